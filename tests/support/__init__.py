@@ -1,0 +1,1 @@
+"""Helpers for tests of every package: import them as `tests.support.NAME`. Holds no test."""
