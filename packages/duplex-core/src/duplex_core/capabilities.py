@@ -1,0 +1,46 @@
+"""What a served model can do, told to clients before a session is opened and used by the machine to refuse by name."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from duplex_core.config import Modality
+
+
+class TurnPolicy(enum.Enum):
+    """Who opens the model's turns."""
+
+    COMMITTED = "committed"
+    """A turn opens when input is committed (by the client or a detector) or a response is asked for."""
+    MODEL = "model"
+    """The model listens all the time and opens its turns itself; a commit is only a hint."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Declared by a model package, read by the machine, served at ``/v1/realtime/capabilities``.
+
+    ``input_rate_hz`` and ``output_rate_hz`` are the model's own rates; the server resamples both ways.
+    ``voices`` lists the names that ``voice`` may take, the first being the default; empty means that there is no choice.
+    """
+
+    turn_policy: TurnPolicy = TurnPolicy.COMMITTED
+    input_rate_hz: int = 16000
+    output_rate_hz: int = 24000
+    output_modalities: tuple[Modality, ...] = (Modality.AUDIO, Modality.TEXT)
+    text_input: bool = True
+    image_input: bool = False
+    video_input: bool = False
+    text_stream_input: bool = False
+    tools: bool = False
+    input_transcription: bool = False
+    instructions: bool = True
+    temperature: bool = False
+    speed: bool = False
+    chat: bool = False
+    semantic_vad: bool = False
+    barge_in_signal: bool = True
+    turn_signal: bool = False
+    input_cancel: bool = True
+    voices: tuple[str, ...] = ()

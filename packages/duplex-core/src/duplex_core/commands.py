@@ -1,0 +1,349 @@
+"""Everything that a client may say to a session: a closed union of frozen values.
+
+Field names are those of the wire (``WIRE.md`` section 3), so that one decoder step makes a command out of JSON text; audio
+is ``bytes`` here. Made by the wire codec or by an in-process client, consumed by the session machine. The runner replaces
+the audio of :class:`InputAudioBufferAppend` by 16-bit PCM at the model's rate before the machine sees it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from duplex_core.items import Item
+from duplex_core.patch import ResponseParams, SessionPatch, WireFormat
+
+
+class SessionUpdate(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="session.update",
+):
+    """Patch the session's configuration, wholly or not at all."""
+
+    session: SessionPatch
+    event_id: str | None = None
+
+
+class VideoFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One JPEG or PNG picture that belongs to the audio it comes with. ``at_ms`` is relative to that audio's start."""
+
+    data: bytes
+    at_ms: float | None = None
+
+
+class InputAudioBufferAppend(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="input_audio_buffer.append",
+):
+    """More of the user's audio, in the session's input format unless ``format`` or ``sample_rate_hz`` say otherwise.
+
+    ``is_speech`` is the client's own verdict on this audio; ``duration_ms``, when given, must agree with the audio.
+    """
+
+    audio: bytes
+    event_id: str | None = None
+    is_speech: bool | None = None
+    video_frames: tuple[VideoFrame, ...] = ()
+    duration_ms: float | None = None
+    format: WireFormat | str | None = None
+    sample_rate_hz: int | None = None
+
+
+class InputAudioBufferCommit(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="input_audio_buffer.commit",
+):
+    """The buffered audio is a turn. ``is_speech: false`` declares it silence: no turn; ``response_create`` asks for an answer."""
+
+    event_id: str | None = None
+    final: bool | None = None
+    response_create: bool | None = None
+    is_speech: bool | None = None
+
+
+class InputAudioBufferClear(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="input_audio_buffer.clear",
+):
+    """Forget the buffered audio."""
+
+    event_id: str | None = None
+    final: bool | None = None
+
+
+class ConversationItemCreate(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="conversation.item.create",
+):
+    """Put an item into the history: at the end, after ``previous_item_id``, or first when that is ``"root"``."""
+
+    item: Item
+    previous_item_id: str | None = None
+    event_id: str | None = None
+
+
+class ConversationItemRetrieve(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="conversation.item.retrieve",
+):
+    """Ask for an item as the history holds it."""
+
+    item_id: str
+    event_id: str | None = None
+
+
+class ConversationItemTruncate(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="conversation.item.truncate",
+):
+    """The user heard the answer only up to ``audio_end_ms``."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+    event_id: str | None = None
+
+
+class ConversationItemDelete(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="conversation.item.delete",
+):
+    """Take an item out of the history."""
+
+    item_id: str
+    event_id: str | None = None
+
+
+class ResponseCreate(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="response.create",
+):
+    """Ask for an answer now."""
+
+    response: ResponseParams | None = None
+    event_id: str | None = None
+
+
+class ResponseCancel(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="response.cancel",
+):
+    """Stop the running answer, or only the one named."""
+
+    response_id: str | None = None
+    event_id: str | None = None
+
+
+class OutputAudioBufferClear(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="output_audio_buffer.clear",
+):
+    """Drop the output audio that has not been heard, also when generation has finished."""
+
+    event_id: str | None = None
+
+
+class PlaybackAck(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="playback.ack",
+):
+    """How much of an answer the user has heard, in ms from its beginning. ``truncate`` says that no more will be played."""
+
+    played_ms: float
+    committed_ms: float | None = None
+    response_id: str | None = None
+    item_id: str | None = None
+    truncate: bool = False
+    event_id: str | None = None
+
+
+class BargeIn(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="barge_in"
+):
+    """The client's own detector says that the user talks over the answer."""
+
+    event_id: str | None = None
+    played_ms: float | None = None
+
+
+class TurnSignalKind(enum.Enum):
+    """What the client knows about the user's turn."""
+
+    START = "start"
+    END = "end"
+
+
+class TurnSignal(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="turn.signal",
+):
+    """The user's turn begins or ends, as the client's own turn-taking sees it."""
+
+    signal: TurnSignalKind
+    event_id: str | None = None
+
+
+class InputCancel(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="input.cancel",
+):
+    """Withdraw the user's unfinished input: the buffer and any text streamed in."""
+
+    event_id: str | None = None
+
+
+class InputTextAppend(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="input.text.append",
+):
+    """Stream text into a model that takes it while it listens."""
+
+    text: str
+    event_id: str | None = None
+
+
+class SessionHeartbeat(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="session.heartbeat",
+):
+    """The client is alive."""
+
+    event_id: str | None = None
+
+
+class SessionEventAck(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="session.event_ack",
+):
+    """Everything up to ``server_event_seq`` has arrived and need not be replayed."""
+
+    server_event_seq: int
+    event_id: str | None = None
+
+
+class SessionResume(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="session.resume",
+):
+    """Attach this socket to a session that lost its own."""
+
+    session_id: str
+    resume_token: str
+    last_server_event_seq: int = 0
+    event_id: str | None = None
+
+
+class SessionClose(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="session.close",
+):
+    """Hang up. Idempotent."""
+
+    reason: str | None = None
+    event_id: str | None = None
+
+
+Command = (
+    SessionUpdate
+    | InputAudioBufferAppend
+    | InputAudioBufferCommit
+    | InputAudioBufferClear
+    | ConversationItemCreate
+    | ConversationItemRetrieve
+    | ConversationItemTruncate
+    | ConversationItemDelete
+    | ResponseCreate
+    | ResponseCancel
+    | OutputAudioBufferClear
+    | PlaybackAck
+    | BargeIn
+    | TurnSignal
+    | InputCancel
+    | InputTextAppend
+    | SessionHeartbeat
+    | SessionEventAck
+    | SessionResume
+    | SessionClose
+)
+"""Every command of the wire."""
+
+COMMAND_TYPES: dict[str, type[Any]] = {str(cls.__struct_config__.tag): cls for cls in Command.__args__}
+"""Wire name to command class."""
