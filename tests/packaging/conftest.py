@@ -1,0 +1,40 @@
+"""What the packaging tests share: one built set of wheels, and one environment that holds the server and a model."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.wheelhouse import PINS, ROOT, FreshEnvironment, build
+
+PACKAGES = {path.parent.name: path.parent for path in sorted(ROOT.glob("packages/*/pyproject.toml"))}
+
+
+def model_packages() -> list[str]:
+    """Name the packages of the tree that register a plugin through an entry point."""
+    found = []
+    for name, folder in PACKAGES.items():
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        if project.get("entry-points", {}).get("duplex"):
+            found.append(name)
+    return found
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every package's wheel, freshly built (its sdist beside it); into `DUPLEX_WHEELS` when that is set."""
+    out = Path(os.environ.get("DUPLEX_WHEELS") or tmp_path_factory.mktemp("wheels"))
+    out.mkdir(parents=True, exist_ok=True)
+    return {name: build(folder, out) for name, folder in PACKAGES.items()}
+
+
+@pytest.fixture(scope="session")
+def served(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> FreshEnvironment:
+    """A fresh environment after `pip install duplex-server model-cascade`, all else in the pinned versions."""
+    fresh = FreshEnvironment.make(tmp_path_factory.mktemp("served") / "env")
+    ours = ("--find-links", wheels["duplex-server"].parent)
+    fresh.install("--constraint", PINS / "runtime.txt", *ours, "duplex-server", "model-cascade")
+    return fresh
