@@ -7,8 +7,9 @@ package alone; nobody else looks inside. Nothing here imports a runtime.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -95,6 +96,35 @@ class StagePort(Protocol):
 
     def healthy(self) -> bool:
         """Whether the stage takes requests."""
+
+
+class RunningStage(StagePort, Protocol):
+    """What a runtime gives for one started stage: its port, and the way to stop it."""
+
+    async def aclose(self) -> None:
+        """Stop the stage and release what it holds. Requests still open get no reply. Called once, on the event loop."""
+
+
+StartStage = Callable[[StageSpec, Callable[[StageReply], None]], Awaitable[RunningStage]]
+"""Start one stage; replies are handed to the second argument, on the event loop that called."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StageRuntimeSpec:
+    """A place where stages can run, which a :class:`StageSpec` names in ``runtime``.
+
+    Attributes:
+        id: what a stage's ``runtime`` says: ``thread``, ``vllm``...
+        summary: one line for people; it says what a stage's ``factory`` must return on this runtime.
+        start: called on the event loop for each stage of the served model, in the order of the plan. It returns when the
+            stage takes requests, with its weights loaded; loading must not block the loop. What it raises stops the
+            server's start. A stage that dies later answers its open requests with ``StageFailed(fatal=True)`` and is no
+            longer ``healthy``.
+    """
+
+    id: str
+    summary: str
+    start: StartStage
 
 
 class StageWorker(Protocol):
