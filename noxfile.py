@@ -143,7 +143,11 @@ def types(session: nox.Session) -> None:
     """Check types with mypy, strictly: the packages first, then the tests of each."""
     check = environment(session, "check")
     sources = [f"packages/{name}/src" for name in PACKAGES]
-    scripts = [name for name in ("noxfile.py", "demo", "benchmarks", "tests") if (ROOT / name).exists()]
+    scripts = [
+        name
+        for name in ("noxfile.py", "conftest.py", "demo", "benchmarks", "tests")
+        if any(ROOT.glob(f"{name}/**/*.py")) or name.endswith(".py")
+    ]
     check.tool("mypy", *sources, *scripts, *session.posargs)
     for name in PACKAGES:
         folder = ROOT / "packages" / name / "tests"
