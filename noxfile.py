@@ -49,6 +49,7 @@ class Environment:
             "PATH": f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONHOME": None,
             "PYTHONPATH": None,
+            "UV_BUILD_CONSTRAINT": str(ROOT / "requirements" / "installer.txt"),
         }
 
     def fingerprint(self) -> str:

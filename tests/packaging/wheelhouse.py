@@ -36,6 +36,7 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
         CommandFailed: It ended with another status than 0.
     """
     clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    clean["UV_BUILD_CONSTRAINT"] = str(PINS / "installer.txt")
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=clean | (env or {}), capture_output=True, text=True, check=False
     )
