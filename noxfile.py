@@ -141,19 +141,16 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types with mypy, strictly: the packages first, then the tests of each."""
+    """Check types with mypy, strictly: packages and scripts first, then the tests of each package."""
     check = environment(session, "check")
-    sources = [f"packages/{name}/src" for name in PACKAGES]
-    scripts = [
-        name
-        for name in ("noxfile.py", "conftest.py", "demo", "benchmarks", "tests")
-        if any(ROOT.glob(f"{name}/**/*.py")) or name.endswith(".py")
-    ]
-    check.tool("mypy", *sources, *scripts, *session.posargs)
+    candidates = [*(f"packages/{name}/src" for name in PACKAGES), "tests", "demo", "benchmarks"]
+    folders = [name for name in candidates if any(ROOT.glob(f"{name}/**/*.py"))]
+    check.tool("mypy", *folders, "noxfile.py", "conftest.py", *session.posargs)
     for name in PACKAGES:
-        folder = ROOT / "packages" / name / "tests"
-        if any(folder.rglob("*.py")):
-            check.tool("mypy", "--explicit-package-bases", str(folder.relative_to(ROOT)), *session.posargs)
+        folder = f"packages/{name}/tests"
+        if any(ROOT.glob(f"{folder}/**/*.py")):
+            check.env["MYPYPATH"] = folder  # else two test modules of one name would be one module
+            check.tool("mypy", folder, *session.posargs)
 
 
 @nox.session
