@@ -80,9 +80,9 @@ class Environment:
         """Run this environment's Python with `args`, from the root of the tree."""
         self.session.run(str(self.bin / "python"), *args, env=self.env, external=True)
 
-    def tool(self, name: str, *args: str) -> None:
-        """Run a command that is installed in this environment."""
-        self.session.run(str(self.bin / name), *args, env=self.env, external=True)
+    def tool(self, name: str, *args: str, silent: bool = False) -> None:
+        """Run a command that is installed in this environment; a silent one's output is shown only when it fails."""
+        self.session.run(str(self.bin / name), *args, env=self.env, external=True, silent=silent)
 
 
 def environment(session: nox.Session, layer: str) -> Environment:
@@ -136,7 +136,7 @@ def lint(session: nox.Session) -> None:
     check.tool("ruff", "check", *(session.posargs or ["."]))
     check.tool("ruff", "format", "--check", "--diff", *(session.posargs or ["."]))
     for name in PACKAGES:
-        check.tool("towncrier", "build", "--draft", "--version", "next", "--dir", f"packages/{name}")
+        check.tool("towncrier", "build", "--draft", "--version", "next", "--dir", f"packages/{name}", silent=True)
 
 
 @nox.session
