@@ -1,0 +1,189 @@
+"""One session machine and one model session, joined: the order in which they hear each other, and what is too late.
+
+Owns that order (nothing else does), the list of open stage requests and armed timers, and so the one place where stale
+results are dropped. Used by the server's session runner and by the test driver, so that both run conversations alike. It
+performs nothing itself: every action goes to the ``perform`` callable, in order, as it comes. No clock, no I/O, no task.
+
+The order: a step's effects are performed, its :class:`~duplex_core.machine.io.Tell` effects put into a queue, its events
+sent; then the queue is worked off, one told input at a time, each of the model's outputs in turn, a decision going into the
+machine. Only an empty queue lets the next input in. So a response is announced before its first delta, also when the
+model answers at once, and a model is never called while outputs of its last call are waiting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from duplex_core.events import Event
+from duplex_core.fence import Fence
+from duplex_core.machine.io import (
+    AbortOutput,
+    Detect,
+    MachineInput,
+    ReleaseSlot,
+    ResetDetector,
+    SetTimer,
+    Step,
+    Tell,
+    TimerFired,
+)
+from duplex_core.model import Abort, Closed, Deadline, ModelInput, ModelOutput, ModelSession, Submit, WakeAt
+from duplex_core.stages import Lane, StageOutput, StageReply, StageRequest
+
+Action = Event | SetTimer | Detect | ResetDetector | AbortOutput | ReleaseSlot | Submit | Abort | WakeAt
+"""What is left to do outside: send an event, arm a timer, run a detector, give or withdraw stage work, free the slot."""
+
+
+class Machine(Protocol):
+    """What is asked of the session machine here."""
+
+    def open(self, now_ms: float) -> Step:
+        """Begin."""
+
+    def handle(self, given: MachineInput, now_ms: float, /) -> Step:
+        """Take one input."""
+
+
+class Exchange:
+    """Moves inputs between one machine, one model session and the outside.
+
+    Every method takes one input from outside and returns when everything that follows from it has been performed. A
+    failure of the model's or the machine's code comes out as it is; after one of the model's, the model is told nothing
+    more, so that the machine can still be closed.
+    """
+
+    def __init__(self, machine: Machine, model: ModelSession, perform: Callable[[Action], None]) -> None:
+        """Join ``machine`` and ``model``; ``perform`` must not call back into this object."""
+        self._machine = machine
+        self._model = model
+        self._perform = perform
+        self._told: deque[ModelInput] = deque()
+        self._requests: dict[tuple[str, str], StageRequest] = {}
+        self._timers: set[str] = set()
+        self._alarms: set[str] = set()
+        self._fence: Fence | None = None
+        self._deaf = False
+        self._now_ms = 0.0
+
+    @property
+    def open_requests(self) -> tuple[StageRequest, ...]:
+        """Stage requests that were submitted and are neither finished nor aborted."""
+        return tuple(self._requests.values())
+
+    @property
+    def armed(self) -> tuple[str, ...]:
+        """Keys of timers that are set: the machine's, then the model's."""
+        return (*sorted(self._timers), *sorted(self._alarms))
+
+    def open(self, now_ms: float) -> None:
+        """Begin the session."""
+        self._now_ms = now_ms
+        self._carry_out(self._machine.open(now_ms))
+        self._work_off()
+
+    def take(self, given: MachineInput, now_ms: float) -> None:
+        """Give the machine an input from outside. A timer that was set anew or cancelled meanwhile is ignored."""
+        self._now_ms = now_ms
+        if isinstance(given, TimerFired):
+            if given.key not in self._timers:
+                return
+            self._timers.remove(given.key)
+        self._carry_out(self._machine.handle(given, now_ms))
+        self._work_off()
+
+    def reply(self, reply: StageReply, now_ms: float) -> None:
+        """Give the model a stage's reply, unless its request is over: finished, aborted, or fenced off."""
+        key = (reply.stage, reply.request_id)
+        if key not in self._requests:
+            return
+        if not isinstance(reply, StageOutput) or reply.final:
+            del self._requests[key]
+        self._tell_from_outside(reply, now_ms)
+
+    def wake(self, key: str, now_ms: float) -> None:
+        """A timer of the model's is due; one that was set anew or cancelled meanwhile is ignored."""
+        if key in self._alarms:
+            self._alarms.remove(key)
+            self._tell_from_outside(Deadline(key=key), now_ms)
+
+    def _tell_from_outside(self, event: ModelInput, now_ms: float) -> None:
+        self._now_ms = now_ms
+        self._told.append(event)
+        self._work_off()
+
+    def _work_off(self) -> None:
+        while self._told:
+            event = self._told.popleft()
+            if self._deaf:
+                continue
+            outputs = self._ask(event)
+            if isinstance(event, Closed):
+                self._deaf = True
+                continue
+            for output in outputs:
+                self._put_out(output)
+
+    def _ask(self, event: ModelInput) -> tuple[ModelOutput, ...]:
+        answered = False
+        try:
+            outputs = tuple(self._model.handle(event, self._now_ms))
+            answered = True
+        finally:
+            if not answered:
+                self._deaf = True
+                self._told.clear()
+        return outputs
+
+    def _put_out(self, output: ModelOutput) -> None:
+        if isinstance(output, Submit):
+            self._submit(output)
+        elif isinstance(output, Abort):
+            if self._requests.pop((output.stage, output.request_id), None) is not None:
+                self._perform(output)
+        elif isinstance(output, WakeAt):
+            self._arm(self._alarms, output.key, output.at_ms)
+            self._perform(output)
+        else:
+            self._carry_out(self._machine.handle(output, self._now_ms))
+
+    def _submit(self, submit: Submit) -> None:
+        request = submit.request
+        stale = self._fence is not None and not self._fence.admits(request.fence)
+        if stale and request.lane is Lane.OUTPUT:
+            return
+        self._requests[request.stage, request.request_id] = request
+        self._perform(submit)
+
+    def _carry_out(self, step: Step) -> None:
+        for effect in step.effects:
+            if isinstance(effect, Tell):
+                self._told.append(effect.event)
+                continue
+            if isinstance(effect, SetTimer):
+                self._arm(self._timers, effect.key, effect.at_ms)
+            elif isinstance(effect, AbortOutput):
+                self._fence = effect.fence
+                self._forget(Lane.OUTPUT)
+            elif isinstance(effect, ReleaseSlot):
+                self._release()
+            self._perform(effect)
+        for event in step.events:
+            self._perform(event)
+
+    def _forget(self, *lanes: Lane) -> None:
+        self._requests = {key: request for key, request in self._requests.items() if request.lane not in lanes}
+
+    def _release(self) -> None:
+        self._forget(*Lane)
+        self._timers.clear()
+        self._alarms.clear()
+        self._told.append(Closed())
+
+    @staticmethod
+    def _arm(timers: set[str], key: str, at_ms: float | None) -> None:
+        if at_ms is None:
+            timers.discard(key)
+        else:
+            timers.add(key)
