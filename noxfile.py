@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import ssl
 import sys
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ("duplex-core", "duplex-server", "duplex-client", "model-cascade")
@@ -51,6 +53,8 @@ class Environment:
             "PYTHONPATH": None,
             "UV_BUILD_CONSTRAINT": str(ROOT / "requirements" / "installer.txt"),
         }
+        if ssl.create_default_context().cert_store_stats()["x509_ca"]:
+            self.env["UV_SYSTEM_CERTS"] = "1"  # as pip does: behind a proxy with a certificate of its own, too
 
     def fingerprint(self) -> str:
         """Tell what the environment was made from: its pins, the packages' own files, and the interpreter."""
@@ -70,7 +74,12 @@ class Environment:
         self.session.run(sys.executable, "-m", "virtualenv", "--quiet", str(self.folder))
         self.python("-m", "pip", "install", "--quiet", "--require-hashes", "-r", "requirements/installer.txt")
         install = ["-m", "uv", "pip", "install", "--quiet"]
-        self.python(*install, "--require-hashes", "--no-deps", "-r", str(self.pins))
+        pinned = ["--require-hashes", "--no-deps", "-r", str(self.pins)]
+        try:
+            self.python(*install, *pinned)
+        except CommandFailed:
+            self.session.log("uv could not install; trying pip, which may be configured for another index or proxy")
+            self.python("-m", "pip", "install", "--quiet", *pinned)
         trees = [part for name in PACKAGES for part in ("-e", f"packages/{name}")]
         self.python(*install, "--no-deps", "--no-build-isolation", "--offline", *trees)
         stamp.write_text(self.fingerprint())
