@@ -29,11 +29,14 @@ from duplex_core.machine.io import (
     Tell,
     TimerFired,
 )
-from duplex_core.model import Abort, Closed, Deadline, ModelInput, ModelOutput, ModelSession, Submit, WakeAt
+from duplex_core.model import Abort, Closed, Deadline, ModelInput, ModelOutput, ModelSession, Speak, Submit, WakeAt
 from duplex_core.stages import Lane, StageOutput, StageReply, StageRequest
 
 Action = Event | SetTimer | Detect | ResetDetector | AbortOutput | ReleaseSlot | Submit | Abort | WakeAt
 """What is left to do outside: send an event, arm a timer, run a detector, give or withdraw stage work, free the slot."""
+
+EARLY_MS = 1.0
+"""How much early a timer may fire (clocks are coarse) and still count as due."""
 
 
 class Machine(Protocol):
@@ -54,15 +57,30 @@ class Exchange:
     more, so that the machine can still be closed.
     """
 
-    def __init__(self, machine: Machine, model: ModelSession, perform: Callable[[Action], None]) -> None:
-        """Join ``machine`` and ``model``; ``perform`` must not call back into this object."""
+    def __init__(
+        self,
+        machine: Machine,
+        model: ModelSession,
+        perform: Callable[[Action], None],
+        *,
+        adapt: Callable[[Speak], Speak] = lambda speak: speak,
+    ) -> None:
+        """Join ``machine`` and ``model``.
+
+        Args:
+            machine: the session's rules.
+            model: the model's side.
+            perform: takes each action as it comes; must not call back into this object.
+            adapt: turns what the model speaks from the model's rate into the response's output format.
+        """
         self._machine = machine
         self._model = model
         self._perform = perform
+        self._adapt = adapt
         self._told: deque[ModelInput] = deque()
         self._requests: dict[tuple[str, str], StageRequest] = {}
-        self._timers: set[str] = set()
-        self._alarms: set[str] = set()
+        self._timers: dict[str, float] = {}
+        self._alarms: dict[str, float] = {}
         self._fence: Fence | None = None
         self._deaf = False
         self._now_ms = 0.0
@@ -86,10 +104,8 @@ class Exchange:
     def take(self, given: MachineInput, now_ms: float) -> None:
         """Give the machine an input from outside. A timer that was set anew or cancelled meanwhile is ignored."""
         self._now_ms = now_ms
-        if isinstance(given, TimerFired):
-            if given.key not in self._timers:
-                return
-            self._timers.remove(given.key)
+        if isinstance(given, TimerFired) and not self._due(self._timers, given.key):
+            return
         self._carry_out(self._machine.handle(given, now_ms))
         self._work_off()
 
@@ -104,8 +120,8 @@ class Exchange:
 
     def wake(self, key: str, now_ms: float) -> None:
         """A timer of the model's is due; one that was set anew or cancelled meanwhile is ignored."""
-        if key in self._alarms:
-            self._alarms.remove(key)
+        self._now_ms = now_ms
+        if self._due(self._alarms, key):
             self._tell_from_outside(Deadline(key=key), now_ms)
 
     def _tell_from_outside(self, event: ModelInput, now_ms: float) -> None:
@@ -146,7 +162,8 @@ class Exchange:
             self._arm(self._alarms, output.key, output.at_ms)
             self._perform(output)
         else:
-            self._carry_out(self._machine.handle(output, self._now_ms))
+            decision = self._adapt(output) if isinstance(output, Speak) else output
+            self._carry_out(self._machine.handle(decision, self._now_ms))
 
     def _submit(self, submit: Submit) -> None:
         request = submit.request
@@ -182,8 +199,16 @@ class Exchange:
         self._told.append(Closed())
 
     @staticmethod
-    def _arm(timers: set[str], key: str, at_ms: float | None) -> None:
+    def _arm(timers: dict[str, float], key: str, at_ms: float | None) -> None:
         if at_ms is None:
-            timers.discard(key)
+            timers.pop(key, None)
         else:
-            timers.add(key)
+            timers[key] = at_ms
+
+    def _due(self, timers: dict[str, float], key: str) -> bool:
+        """Whether this timer is set and its time has come; if so it is spent."""
+        at_ms = timers.get(key)
+        if at_ms is None or self._now_ms < at_ms - EARLY_MS:
+            return False
+        del timers[key]
+        return True
