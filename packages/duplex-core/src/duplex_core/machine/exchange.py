@@ -13,7 +13,7 @@ model answers at once, and a model is never called while outputs of its last cal
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from duplex_core.events import Event
@@ -29,7 +29,7 @@ from duplex_core.machine.io import (
     Tell,
     TimerFired,
 )
-from duplex_core.model import Abort, Closed, Deadline, ModelInput, ModelOutput, ModelSession, Speak, Submit, WakeAt
+from duplex_core.model import Abort, Closed, Deadline, Decision, ModelInput, ModelOutput, ModelSession, Submit, WakeAt
 from duplex_core.stages import Lane, StageOutput, StageReply, StageRequest
 
 Action = Event | SetTimer | Detect | ResetDetector | AbortOutput | ReleaseSlot | Submit | Abort | WakeAt
@@ -63,7 +63,7 @@ class Exchange:
         model: ModelSession,
         perform: Callable[[Action], None],
         *,
-        adapt: Callable[[Speak], Speak] = lambda speak: speak,
+        adapt: Callable[[Decision], Sequence[Decision]] = lambda decision: (decision,),
     ) -> None:
         """Join ``machine`` and ``model``.
 
@@ -71,7 +71,8 @@ class Exchange:
             machine: the session's rules.
             model: the model's side.
             perform: takes each action as it comes; must not call back into this object.
-            adapt: turns what the model speaks from the model's rate into the response's output format.
+            adapt: makes of a model's decision those that the machine gets: speech is converted from the model's rate to the
+                response's output format, and what a resampler still holds is let out before the end of the turn.
         """
         self._machine = machine
         self._model = model
@@ -162,8 +163,8 @@ class Exchange:
             self._arm(self._alarms, output.key, output.at_ms)
             self._perform(output)
         else:
-            decision = self._adapt(output) if isinstance(output, Speak) else output
-            self._carry_out(self._machine.handle(decision, self._now_ms))
+            for decision in self._adapt(output):
+                self._carry_out(self._machine.handle(decision, self._now_ms))
 
     def _submit(self, submit: Submit) -> None:
         request = submit.request
