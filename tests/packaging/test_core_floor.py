@@ -31,7 +31,8 @@ def test_a_model_package_passes_its_conformance_suite_at_its_floor(
     fresh = FreshEnvironment.make(tmp_path / "env")
     fresh.install("--require-hashes", "--no-deps", "-r", PINS / "test.txt")
     fresh.install("--no-deps", core, wheels[name])
-    assert fresh.run("python", "-c", SHOW_CORE).split() == [str(lowest), "True"]
+    version, inside = fresh.run("python", "-c", SHOW_CORE).split()
+    assert (Version(version), inside) == (lowest, "True")
     suite = ROOT / "packages" / name / "tests"
     shown = run(fresh.bin / "python", "-m", "pytest", "-m", "conformance", "-q", suite)
     assert " passed" in shown
@@ -85,6 +86,7 @@ def core_repository(folder: Path) -> Path:
     [
         ("0.2.0", "duplex_core-0.2.0-py3-none-any.whl"),  # the tree's own
         ("0.1.0", "duplex_core-0.1.0-py3-none-any.whl"),  # from the release's tag
+        ("0.1", "duplex_core-0.1.0-py3-none-any.whl"),  # the same version, written shorter
         ("0.0.9", "duplex-core==0.0.9"),  # neither: the index is asked
     ],
 )

@@ -137,10 +137,11 @@ def core_at(version: Version, out: Path, root: Path = ROOT) -> Path | str:
     package = root / "packages" / "duplex-core"
     if version_in(package) == version:
         return build(package, out)
-    tag = f"duplex-core-v{version}"
-    if not run("git", "-C", root, "tag", "--list", tag).strip():
+    tags = run("git", "-C", root, "tag", "--list", "duplex-core-v*").split()
+    released = [tag for tag in tags if Version(tag.removeprefix("duplex-core-v")) == version]
+    if not released:
         return f"duplex-core=={version}"
-    archive = ("git", "-C", str(root), "archive", tag, "packages/duplex-core")
+    archive = ("git", "-C", str(root), "archive", released[0], "packages/duplex-core")
     packed = subprocess.run(archive, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as files:
         files.extractall(out / "sources", filter="data")
