@@ -8,12 +8,17 @@ the audio of :class:`InputAudioBufferAppend` by 16-bit PCM at the model's rate b
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from duplex_core.items import Item
 from duplex_core.patch import ResponseParams, SessionPatch, WireFormat
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+"""A whole number that JSON carries exactly everywhere."""
+Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
+"""A time or duration in milliseconds."""
 
 
 class SessionUpdate(
@@ -34,7 +39,7 @@ class VideoFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One JPEG or PNG picture that belongs to the audio it comes with. ``at_ms`` is relative to that audio's start."""
 
     data: bytes
-    at_ms: float | None = None
+    at_ms: Milliseconds | None = None
 
 
 class InputAudioBufferAppend(
@@ -54,9 +59,9 @@ class InputAudioBufferAppend(
     event_id: str | None = None
     is_speech: bool | None = None
     video_frames: tuple[VideoFrame, ...] = ()
-    duration_ms: float | None = None
+    duration_ms: Milliseconds | None = None
     format: WireFormat | str | None = None
-    sample_rate_hz: int | None = None
+    sample_rate_hz: Count | None = None
 
 
 class InputAudioBufferCommit(
@@ -129,8 +134,8 @@ class ConversationItemTruncate(
     """The user heard the answer only up to ``audio_end_ms``."""
 
     item_id: str
-    content_index: int
-    audio_end_ms: int
+    content_index: Count
+    audio_end_ms: Count
     event_id: str | None = None
 
 
@@ -199,8 +204,8 @@ class PlaybackAck(
 ):
     """How much of an answer the user has heard, in ms from its beginning. ``truncate`` says that no more will be played."""
 
-    played_ms: float
-    committed_ms: float | None = None
+    played_ms: Milliseconds
+    committed_ms: Milliseconds | None = None
     response_id: str | None = None
     item_id: str | None = None
     truncate: bool = False
@@ -213,7 +218,7 @@ class BargeIn(
     """The client's own detector says that the user talks over the answer."""
 
     event_id: str | None = None
-    played_ms: float | None = None
+    played_ms: Milliseconds | None = None
 
 
 class TurnSignalKind(enum.Enum):
@@ -287,7 +292,7 @@ class SessionEventAck(
 ):
     """Everything up to ``server_event_seq`` has arrived and need not be replayed."""
 
-    server_event_seq: int
+    server_event_seq: Count
     event_id: str | None = None
 
 
@@ -303,7 +308,7 @@ class SessionResume(
 
     session_id: str
     resume_token: str
-    last_server_event_seq: int = 0
+    last_server_event_seq: Count = 0
     event_id: str | None = None
 
 

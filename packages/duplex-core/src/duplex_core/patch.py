@@ -1,8 +1,9 @@
 """Partial configuration as clients send it, and its application to the whole.
 
 Owns the two dialects (GA ``audio.input.format``, beta ``input_audio_format``) and the rule that a patch applies wholly or
-not at all. Called by the session machine for ``session.update`` and ``response.create``. Absent (``UNSET``) and ``null``
-are different things here: absent leaves a field alone, ``null`` turns it off.
+not at all. Called by the session machine for ``session.update`` and ``response.create``. Absent (``UNSET``) leaves a field
+alone; ``null`` turns off what can be off (turn detection, transcription) and leaves everything else alone, since stock
+clients send ``null`` for what their caller did not set.
 """
 
 from __future__ import annotations
@@ -39,12 +40,17 @@ _BETA_FORMATS = {
     "g711_alaw": AudioFormat(encoding=AudioEncoding.PCMA, rate_hz=TELEPHONE_RATE_HZ),
 }
 
+_Absent = UnsetType | None
+"""What a client sends, or does not, to say nothing about a field that cannot be turned off."""
+MAX_OUTPUT_TOKENS = 2**31 - 1
+"""Largest limit on an answer's tokens; more is ``"inf"``."""
+
 SPEED_RANGE = (0.25, 1.5)
 """Limits of ``speed``, as in the GA protocol."""
 TEMPERATURE_RANGE = (0.0, 2.0)
 
 
-class WireFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WireFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``{"type": "audio/pcm", "rate": 24000}``."""
 
     type: AudioEncoding
@@ -60,7 +66,7 @@ class VoiceId(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class InputPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.audio.input``."""
 
-    format: WireFormat | UnsetType = UNSET
+    format: WireFormat | UnsetType | None = UNSET
     noise_reduction: Any = UNSET
     transcription: Transcription | UnsetType | None = UNSET
     turn_detection: TurnDetection | UnsetType | None = UNSET
@@ -69,61 +75,61 @@ class InputPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class OutputPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.audio.output`` and ``response.audio.output``."""
 
-    format: WireFormat | UnsetType = UNSET
-    voice: str | VoiceId | UnsetType = UNSET
-    speed: float | UnsetType = UNSET
+    format: WireFormat | UnsetType | None = UNSET
+    voice: str | VoiceId | UnsetType | None = UNSET
+    speed: float | UnsetType | None = UNSET
 
 
 class AudioPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.audio``."""
 
-    input: InputPatch | UnsetType = UNSET
-    output: OutputPatch | UnsetType = UNSET
+    input: InputPatch | UnsetType | None = UNSET
+    output: OutputPatch | UnsetType | None = UNSET
 
 
 class ResponseAudioPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``response.audio``."""
 
-    output: OutputPatch | UnsetType = UNSET
+    output: OutputPatch | UnsetType | None = UNSET
 
 
 class PlaybackPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.playback`` (duplex extension)."""
 
-    commit_policy: CommitPolicy | UnsetType = UNSET
+    commit_policy: CommitPolicy | UnsetType | None = UNSET
 
 
 class SessionPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The ``session`` object of ``session.update``, both dialects, and the duplex extensions at its end."""
 
-    type: Literal["realtime"] | UnsetType = UNSET
-    model: str | UnsetType = UNSET
-    instructions: str | UnsetType = UNSET
-    output_modalities: list[Modality] | UnsetType = UNSET
-    audio: AudioPatch | UnsetType = UNSET
-    tools: list[FunctionTool] | UnsetType = UNSET
-    tool_choice: ToolChoice | UnsetType = UNSET
-    parallel_tool_calls: bool | UnsetType = UNSET
-    max_output_tokens: int | Literal["inf"] | UnsetType = UNSET
+    type: Literal["realtime"] | UnsetType | None = UNSET
+    model: str | UnsetType | None = UNSET
+    instructions: str | UnsetType | None = UNSET
+    output_modalities: list[Modality] | UnsetType | None = UNSET
+    audio: AudioPatch | UnsetType | None = UNSET
+    tools: list[FunctionTool] | UnsetType | None = UNSET
+    tool_choice: ToolChoice | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    max_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
     include: Any = UNSET
     prompt: Any = UNSET
     reasoning: Any = UNSET
     tracing: Any = UNSET
     truncation: Any = UNSET
     # beta spellings
-    modalities: list[Modality] | UnsetType = UNSET
-    voice: str | UnsetType = UNSET
-    speed: float | UnsetType = UNSET
-    input_audio_format: str | UnsetType = UNSET
-    output_audio_format: str | UnsetType = UNSET
+    modalities: list[Modality] | UnsetType | None = UNSET
+    voice: str | UnsetType | None = UNSET
+    speed: float | UnsetType | None = UNSET
+    input_audio_format: str | UnsetType | None = UNSET
+    output_audio_format: str | UnsetType | None = UNSET
     input_audio_transcription: Transcription | UnsetType | None = UNSET
     input_audio_noise_reduction: Any = UNSET
     turn_detection: TurnDetection | UnsetType | None = UNSET
-    temperature: float | UnsetType = UNSET
-    max_response_output_tokens: int | Literal["inf"] | UnsetType = UNSET
+    temperature: float | UnsetType | None = UNSET
+    max_response_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
     # duplex extensions
-    playback: PlaybackPatch | UnsetType = UNSET
-    options: dict[str, Any] | UnsetType = UNSET
+    playback: PlaybackPatch | UnsetType | None = UNSET
+    options: dict[str, Any] | UnsetType | None = UNSET
 
 
 class ItemReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="item_reference"):
@@ -135,24 +141,24 @@ class ItemReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ResponseParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The ``response`` object of ``response.create``: overrides for one response, both dialects."""
 
-    instructions: str | UnsetType = UNSET
-    output_modalities: list[Modality] | UnsetType = UNSET
-    audio: ResponseAudioPatch | UnsetType = UNSET
-    tools: list[FunctionTool] | UnsetType = UNSET
-    tool_choice: ToolChoice | UnsetType = UNSET
-    parallel_tool_calls: bool | UnsetType = UNSET
-    max_output_tokens: int | Literal["inf"] | UnsetType = UNSET
+    instructions: str | UnsetType | None = UNSET
+    output_modalities: list[Modality] | UnsetType | None = UNSET
+    audio: ResponseAudioPatch | UnsetType | None = UNSET
+    tools: list[FunctionTool] | UnsetType | None = UNSET
+    tool_choice: ToolChoice | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    max_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
     metadata: dict[str, str] | None = None
     conversation: Literal["auto", "none"] = "auto"
     input: tuple[Item | ItemReference, ...] | None = None
     prompt: Any = UNSET
     reasoning: Any = UNSET
     # beta spellings
-    modalities: list[Modality] | UnsetType = UNSET
-    voice: str | UnsetType = UNSET
-    output_audio_format: str | UnsetType = UNSET
-    temperature: float | UnsetType = UNSET
-    max_response_output_tokens: int | Literal["inf"] | UnsetType = UNSET
+    modalities: list[Modality] | UnsetType | None = UNSET
+    voice: str | UnsetType | None = UNSET
+    output_audio_format: str | UnsetType | None = UNSET
+    temperature: float | UnsetType | None = UNSET
+    max_response_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
 
 
 class _Change:
@@ -175,18 +181,22 @@ class _Change:
                 raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, f"{path} is not supported by this server", param=path)
 
     def put(self, name: str, value: object) -> None:
+        if not isinstance(value, _Absent):
+            self._fields[name] = value
+
+    def put_or_turn_off(self, name: str, value: object) -> None:
         if value is not UNSET:
             self._fields[name] = value
 
     def gate(self, path: str, value: object, allowed: bool, what: str) -> None:
         """Refuse ``value`` when it was sent and the served model cannot do it."""
-        if value is UNSET or allowed or not value:
+        if value is UNSET or allowed or value in (None, "", []):
             return
         param = f"{self._root}.{path}"
         raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, f"the served model has no {what}; leave {param} out", param=param)
 
-    def modality(self, path: str, value: list[Modality] | UnsetType) -> None:
-        if isinstance(value, UnsetType):
+    def modality(self, path: str, value: list[Modality] | UnsetType | None) -> None:
+        if isinstance(value, _Absent):
             return
         param = f"{self._root}.{path}"
         if not value:
@@ -198,8 +208,8 @@ class _Change:
             raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param=param)
         self._fields["modality"] = chosen
 
-    def format(self, path: str, name: str, value: WireFormat | str | UnsetType) -> None:
-        if isinstance(value, UnsetType):
+    def format(self, path: str, name: str, value: WireFormat | str | UnsetType | None) -> None:
+        if isinstance(value, _Absent):
             return
         param = f"{self._root}.{path}"
         if isinstance(value, str):
@@ -213,8 +223,8 @@ class _Change:
         except ValueError as exc:
             raise refuse(ErrorCode.INVALID_VALUE, str(exc), param=f"{param}.rate") from None
 
-    def voice(self, path: str, value: str | VoiceId | UnsetType) -> None:
-        if isinstance(value, UnsetType):
+    def voice(self, path: str, value: str | VoiceId | UnsetType | None) -> None:
+        if isinstance(value, _Absent):
             return
         name = value.id if isinstance(value, VoiceId) else value
         if name in self._can.voices:
@@ -227,8 +237,8 @@ class _Change:
             message = f"there is no voice {name!r}; the served model has: {served}"
             raise refuse(ErrorCode.INVALID_VALUE, message, param=param)
 
-    def number(self, path: str, name: str, value: float | UnsetType, limits: tuple[float, float]) -> None:
-        if isinstance(value, UnsetType):
+    def number(self, path: str, name: str, value: float | UnsetType | None, limits: tuple[float, float]) -> None:
+        if isinstance(value, _Absent):
             return
         low, high = limits
         if not low <= value <= high:
@@ -236,12 +246,13 @@ class _Change:
             raise refuse(ErrorCode.INVALID_VALUE, f"{param} is {value}; it must lie in {low} to {high}", param=param)
         self._fields[name] = value
 
-    def max_tokens(self, path: str, value: int | Literal["inf"] | UnsetType) -> None:
-        if isinstance(value, UnsetType):
+    def max_tokens(self, path: str, value: int | Literal["inf"] | UnsetType | None) -> None:
+        if isinstance(value, _Absent):
             return
-        if value != "inf" and value < 1:
+        if value != "inf" and not 1 <= value <= MAX_OUTPUT_TOKENS:
             param = f"{self._root}.{path}"
-            raise refuse(ErrorCode.INVALID_VALUE, f'{param} is {value}; it must be at least 1, or "inf"', param=param)
+            message = f'{param} is {value}; it must lie in 1 to {MAX_OUTPUT_TOKENS}, or be "inf"'
+            raise refuse(ErrorCode.INVALID_VALUE, message, param=param)
         self._fields["max_output_tokens"] = None if value == "inf" else value
 
     def turn_detection(self, path: str, value: TurnDetection | UnsetType | None) -> None:
@@ -255,9 +266,9 @@ class _Change:
             check_server_vad(value, param)
         self._fields["turn_detection"] = value
 
-    def tools(self, tools: list[FunctionTool] | UnsetType, choice: ToolChoice | UnsetType) -> None:
+    def tools(self, tools: list[FunctionTool] | UnsetType | None, choice: ToolChoice | UnsetType | None) -> None:
         self.gate("tools", tools, self._can.tools, "tools")
-        if not isinstance(tools, UnsetType):
+        if not isinstance(tools, _Absent):
             names = [tool.name for tool in tools]
             if len(set(names)) != len(names):
                 param = f"{self._root}.tools"
@@ -267,7 +278,8 @@ class _Change:
         after: tuple[FunctionTool, ...] = self._fields.get("tools", self._config.tools)
         chosen = self._fields.get("tool_choice", self._config.tool_choice)
         named = isinstance(chosen, ToolFunction) and chosen.name not in {tool.name for tool in after}
-        if not isinstance(choice, UnsetType) and (named or (chosen is ToolMode.REQUIRED and not after)):
+        sent = not isinstance(tools, _Absent) or not isinstance(choice, _Absent)
+        if sent and (named or (chosen is ToolMode.REQUIRED and not after)):
             message = (
                 f"tool_choice asks for {'a function' if not named else repr(chosen.name)} that tools does not have"
             )
@@ -281,7 +293,8 @@ def parse_format(encoding: AudioEncoding, rate_hz: int | None) -> AudioFormat:
         ValueError: the encoding has no such rate.
     """
     telephone = encoding in (AudioEncoding.PCMU, AudioEncoding.PCMA)
-    return AudioFormat(encoding=encoding, rate_hz=rate_hz or (TELEPHONE_RATE_HZ if telephone else PCM_RATES_HZ[2]))
+    default = TELEPHONE_RATE_HZ if telephone else PCM_RATES_HZ[2]
+    return AudioFormat(encoding=encoding, rate_hz=default if rate_hz is None else rate_hz)
 
 
 def check_server_vad(vad: ServerVad, path: str) -> None:
@@ -317,7 +330,7 @@ def apply_session_patch(config: SessionConfig, patch: SessionPatch, capabilities
         truncation=None if patch.truncation == "auto" else patch.truncation,
         input_audio_noise_reduction=patch.input_audio_noise_reduction,
     )
-    if not isinstance(patch.model, UnsetType) and patch.model != config.model:
+    if not isinstance(patch.model, _Absent) and patch.model != config.model:
         message = f"the model of a session cannot change; this one is served by {config.model}"
         raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param="session.model")
     _beta_fields(change, patch, capabilities)
@@ -327,11 +340,11 @@ def apply_session_patch(config: SessionConfig, patch: SessionPatch, capabilities
     change.max_tokens("max_output_tokens", patch.max_output_tokens)
     change.put("parallel_tool_calls", patch.parallel_tool_calls)
     change.tools(patch.tools, patch.tool_choice)
-    if not isinstance(patch.audio, UnsetType):
+    if not isinstance(patch.audio, _Absent):
         _audio_fields(change, patch.audio, capabilities)
-    if not isinstance(patch.playback, UnsetType):
+    if not isinstance(patch.playback, _Absent):
         change.put("commit_policy", patch.playback.commit_policy)
-    if not isinstance(patch.options, UnsetType):
+    if not isinstance(patch.options, _Absent):
         change.put("options", {**config.options, **patch.options})
     return change.finish()
 
@@ -344,7 +357,7 @@ def _beta_fields(change: _Change, patch: SessionPatch, can: Capabilities) -> Non
     change.format("input_audio_format", "input_format", patch.input_audio_format)
     change.format("output_audio_format", "output_format", patch.output_audio_format)
     change.gate("input_audio_transcription", patch.input_audio_transcription, can.input_transcription, "transcription")
-    change.put("transcription", patch.input_audio_transcription)
+    change.put_or_turn_off("transcription", patch.input_audio_transcription)
     change.turn_detection("turn_detection", patch.turn_detection)
     change.gate("temperature", patch.temperature, can.temperature, "temperature")
     change.number("temperature", "temperature", patch.temperature, TEMPERATURE_RANGE)
@@ -352,14 +365,14 @@ def _beta_fields(change: _Change, patch: SessionPatch, can: Capabilities) -> Non
 
 
 def _audio_fields(change: _Change, audio: AudioPatch, can: Capabilities) -> None:
-    if not isinstance(audio.input, UnsetType):
+    if not isinstance(audio.input, _Absent):
         change.refuse_set(audio__input__noise_reduction=audio.input.noise_reduction)
         change.format("audio.input.format", "input_format", audio.input.format)
         wanted = audio.input.transcription
         change.gate("audio.input.transcription", wanted, can.input_transcription, "transcription")
-        change.put("transcription", wanted)
+        change.put_or_turn_off("transcription", wanted)
         change.turn_detection("audio.input.turn_detection", audio.input.turn_detection)
-    if not isinstance(audio.output, UnsetType):
+    if not isinstance(audio.output, _Absent):
         _output_fields(change, audio.output, can)
 
 
@@ -390,6 +403,6 @@ def apply_response_params(config: SessionConfig, params: ResponseParams, capabil
     change.max_tokens("max_output_tokens", params.max_output_tokens)
     change.put("parallel_tool_calls", params.parallel_tool_calls)
     change.tools(params.tools, params.tool_choice)
-    if not isinstance(params.audio, UnsetType) and not isinstance(params.audio.output, UnsetType):
+    if not isinstance(params.audio, _Absent) and not isinstance(params.audio.output, _Absent):
         _output_fields(change, params.audio.output, capabilities)
     return change.finish()

@@ -29,7 +29,7 @@ def fields_at(union: Any, kind: Any, path: str) -> tuple[str, ...]:
 
 
 def choices_at(union: Any, kind: Any, path: str) -> tuple[str, ...]:
-    """The values that a field at ``path`` may have, where it has a closed set of them."""
+    """What a field at ``path`` may be, where that is a closed set of values (or one of them or an integer)."""
     parent, _, last = path.rpartition(".")
     tags = [
         str(node.tag)
@@ -42,6 +42,8 @@ def choices_at(union: Any, kind: Any, path: str) -> tuple[str, ...]:
             values += [member.value for member in node.cls]
         elif isinstance(node, inspect.LiteralType):
             values += node.values
+        elif isinstance(node, inspect.IntType):
+            values.append("an integer")
     return tuple(dict.fromkeys([*tags, *map(str, values)]))
 
 
