@@ -17,11 +17,14 @@ from duplex_core.commands import Command, ResponseCreate, SessionUpdate
 from duplex_core.errors import ErrorCode
 from duplex_core.events import Event
 from duplex_core.wire import dialect, faults
+from duplex_core.wire.faults import WireError
 
 MAX_EVENT_BYTES = 15 * 1024 * 1024
 """Largest text of one client event, in bytes of UTF-8 (15 MiB)."""
 MAX_EVENT_ID_CHARS = 512
 """Longest ``event_id`` of a client, in characters, as in the GA protocol."""
+
+__all__ = ["MAX_EVENT_BYTES", "WireError", "decode_command", "decode_event", "encode_command", "encode_event"]
 
 _COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
