@@ -5,4 +5,46 @@ Called by: application code, the demo and the end-to-end tests.
 Never: imports the server or a model package; an engine in the same process is handed in by the caller.
 """
 
+from duplex_client.base import BaseDuplexClient
+from duplex_client.client import DuplexClient, InlineDuplexClient
+from duplex_client.engine import Engine, SessionHandle
+from duplex_client.errors import (
+    CommandRefused,
+    ConnectFailed,
+    ConnectionClosed,
+    ConsumerLagged,
+    DuplexClientError,
+    NotConnected,
+    ProtocolError,
+    ServerRefused,
+    WaitTimeout,
+)
+from duplex_client.pacing import SentChunk
+from duplex_client.playback import PlaybackClock
+from duplex_client.player import HeardAnswer, Player, Sink
+from duplex_client.responses import ResponseHandle
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "BaseDuplexClient",
+    "CommandRefused",
+    "ConnectFailed",
+    "ConnectionClosed",
+    "ConsumerLagged",
+    "DuplexClient",
+    "DuplexClientError",
+    "Engine",
+    "HeardAnswer",
+    "InlineDuplexClient",
+    "NotConnected",
+    "PlaybackClock",
+    "Player",
+    "ProtocolError",
+    "ResponseHandle",
+    "SentChunk",
+    "ServerRefused",
+    "SessionHandle",
+    "Sink",
+    "WaitTimeout",
+]
