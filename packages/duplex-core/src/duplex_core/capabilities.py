@@ -23,6 +23,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     ``input_rate_hz`` and ``output_rate_hz`` are the model's own rates; the server resamples both ways.
     ``voices`` lists the names that ``voice`` may take, the first being the default; empty means that there is no choice.
+    ``fixed_after_start`` names fields of :class:`~duplex_core.config.SessionConfig` that cannot change once the model has
+    begun to listen.
     """
 
     turn_policy: TurnPolicy = TurnPolicy.COMMITTED
@@ -44,3 +46,4 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     turn_signal: bool = False
     input_cancel: bool = True
     voices: tuple[str, ...] = ()
+    fixed_after_start: tuple[str, ...] = ()

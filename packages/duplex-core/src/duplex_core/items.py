@@ -41,7 +41,11 @@ class InputAudio(
     omit_defaults=True,
     tag="input_audio",
 ):
-    """Speech from the user. ``transcript`` is ``None`` until recognised."""
+    """Speech from the user. ``transcript`` is ``None`` until recognised.
+
+    ``audio`` is in the session's input format on the wire, and 16-bit mono PCM at the model's input rate inside the engine;
+    the runner converts.
+    """
 
     audio: bytes | None = None
     transcript: str | None = None

@@ -4,6 +4,11 @@ A model session is sans-I/O. The runner hands it one :data:`ModelInput` at a tim
 :data:`ModelOutput` values that it returns: work for stages, timers, and decisions for the session machine. It never
 awaits, reads no clock, and keeps nothing outside itself, so that two sessions share nothing and a test can replay one.
 
+A session keeps one fence: the last that it was told (``Configured``, ``Respond``, ``Interrupted``) or began with
+:class:`BeginTurn`. Every change of it is told. ``Speak``, ``ToolCall``, ``EndTurn`` and ``Failed`` carry the fence of the turn
+that they belong to; what is old by then is dropped in one place, and a turn that was never opened is a fault. A stage output
+made under another epoch may be used for bookkeeping (the length of a KV cache), never for a decision.
+
 The same protocol carries models that are given turns (they get :class:`Respond`) and models that take them (they get the
 audio stream and answer with :class:`BeginTurn`); ``docs/architecture/conversations.md`` walks four of them through it.
 """
@@ -145,7 +150,10 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer is over; ``fence`` is the new epoch's. ``heard_ms`` of it were heard. Output-lane work is aborted already."""
+    """The epoch advanced to ``fence``: the answer, if there was one, is over, and ``heard_ms`` of it were heard.
+
+    Output-lane work is aborted already and gives no more outputs; the session forgets those requests.
+    """
 
     fence: Fence
     response_id: str | None
@@ -206,15 +214,20 @@ class WakeAt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True):
-    """The model chose to keep listening. Ends an open response that has no output yet."""
+    """The model chose to keep listening.
+
+    ``fence`` is the fence of the request that was decided on: it ends the open response, if that is its turn's and has no
+    output yet. A unit that was submitted before the response was opened has an older turn and ends nothing.
+    """
 
     fence: Fence
 
 
 class BeginTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """The model takes a turn by itself. ``fence`` is ``fence.next_turn()`` of the last fence that it was told.
+    """The model takes a turn by itself. ``fence`` is ``next_turn()`` of the fence that the session last was told or began.
 
-    A response that was opened for the client and has no output yet is adopted.
+    When a response is open for the model (:class:`Respond`) and has no output yet, the model simply speaks under its fence:
+    a ``BeginTurn`` with that fence is allowed and changes nothing. Beginning a turn inside a turn is a fault.
     """
 
     fence: Fence
@@ -223,8 +236,9 @@ class BeginTurn(msgspec.Struct, frozen=True, kw_only=True):
 class Speak(msgspec.Struct, frozen=True, kw_only=True):
     """More of the answer: 16-bit mono PCM at the model's output rate, text, or both.
 
-    ``marks`` place this piece's text in this piece's time: ``chars`` of ``text`` are spoken ``ms`` after the first sample
-    of ``pcm``, where later pieces without text may go on with the audio.
+    ``marks`` count from the answer's beginning: ``chars`` of its transcript so far have been spoken ``ms`` into its audio.
+    They rise, and may come with any piece, also one without text. A model that knows none leaves them out: then text that
+    comes together with audio is taken to end with that audio, and an interruption inside it cuts by proportion.
     """
 
     fence: Fence

@@ -32,13 +32,12 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``factory`` is an import path ``package.module:callable`` that is resolved where the stage runs and called with
     ``options`` as keyword arguments; it returns what the runtime named by ``runtime`` asks for (the ``thread`` runtime:
-    a :class:`StageWorker`). ``concurrency`` is the number of requests worked on at once.
+    a :class:`StageWorker`). ``concurrency`` is the number of sessions worked on at once.
     """
 
     name: str
     factory: str
     runtime: str = "thread"
-    inputs: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}
     concurrency: int = 1
     replicas: int = 1
@@ -89,7 +88,10 @@ class StagePort(Protocol):
     """A running stage as the orchestrator sees it. All methods are called on the event loop and never block."""
 
     def submit(self, request: StageRequest) -> None:
-        """Queue ``request``. Every request gets exactly one final output or one failure, unless it is aborted."""
+        """Queue ``request``. Every request gets exactly one final output or one failure, unless it is aborted.
+
+        Requests of one session run one at a time, in the order submitted.
+        """
 
     def abort(self, session_id: str, request_id: str | None = None) -> None:
         """Stop one request, or all of a session's. No output of it is delivered after this call returns."""

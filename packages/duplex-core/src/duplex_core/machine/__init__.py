@@ -1,6 +1,7 @@
 """The session machine: a conversation's rules as a pure function of (state, input, time).
 
-:class:`~duplex_core.machine.session.SessionMachine` is driven by the session runner, which performs the effects that it
-returns and decides nothing. See :mod:`duplex_core.machine.io` for what goes in and comes out, and
-:mod:`duplex_core.machine.table` for every state and legal move.
+:class:`~duplex_core.machine.session.SessionMachine` is driven through :class:`~duplex_core.machine.exchange.Exchange`, which
+keeps the order between machine and model; the session runner and the test driver perform what comes out of it and decide
+nothing. :mod:`duplex_core.machine.io` says what goes in and comes out, :mod:`duplex_core.machine.table` holds every state and
+legal move.
 """

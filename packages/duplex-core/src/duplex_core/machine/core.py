@@ -1,0 +1,98 @@
+"""What the sides of the session machine share: identity, configuration, lanes, history, and the step being made.
+
+Private to :mod:`duplex_core.machine`. Each side gets the same :class:`Core`; nothing outside the machine ever does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from duplex_core.audio import pcm16_ms
+from duplex_core.capabilities import Capabilities
+from duplex_core.config import SessionConfig
+from duplex_core.events import Event, SessionView, session_view
+from duplex_core.fence import Fence
+from duplex_core.machine.heard import Playback
+from duplex_core.machine.history import History
+from duplex_core.machine.io import Effect, SetTimer, Step, Tell
+from duplex_core.machine.table import Lanes
+from duplex_core.model import Configured, ModelInput
+
+
+class Core:
+    """Shared state of one session machine."""
+
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        config: SessionConfig,
+        capabilities: Capabilities,
+        check_options: Callable[[dict[str, Any]], dict[str, Any]] | None,
+        attachment_generation: int,
+    ) -> None:
+        """See :class:`~duplex_core.machine.session.SessionMachine`."""
+        self.session_id = session_id
+        self.config = config
+        self.capabilities = capabilities
+        self.check_options = check_options
+        self.attachment_generation = attachment_generation
+        self.fence = Fence(session_id=session_id)
+        self.lanes = Lanes()
+        self.history = History()
+        self.playback = Playback()
+        self.now_ms = 0.0
+        self.configured = False
+        self._serial = 0
+        self._events: list[Event] = []
+        self._effects: list[Effect] = []
+
+    def new_id(self, kind: str) -> str:
+        """A fresh id: the kind, the session and a counter, so that the same inputs give the same ids."""
+        self._serial += 1
+        return f"{kind}_{self.session_id.removeprefix('sess_')}_{self._serial}"
+
+    def emit(self, *events: Event) -> None:
+        """Tell the client."""
+        self._events.extend(events)
+
+    def perform(self, *effects: Effect) -> None:
+        """Ask the runner."""
+        self._effects.extend(effects)
+
+    def set_timer(self, key: str, at_ms: float | None) -> None:
+        """Set or cancel a timer."""
+        self.perform(SetTimer(key=key, at_ms=at_ms))
+
+    def tell(self, event: ModelInput) -> None:
+        """Tell the model; its configuration always comes first."""
+        if not self.configured:
+            self.configure()
+        self.perform(Tell(event=event))
+
+    def configure(self) -> None:
+        """Tell the model what the configuration is now."""
+        self.configured = True
+        self.perform(Tell(event=Configured(config=self.config, fence=self.fence)))
+
+    def take_step(self) -> Step:
+        """What has been gathered since the last call."""
+        step = Step(events=tuple(self._events), effects=tuple(self._effects))
+        self._events.clear()
+        self._effects.clear()
+        return step
+
+    def view(self) -> SessionView:
+        """The session as the client sees it."""
+        return session_view(
+            self.session_id,
+            self.config,
+            self.capabilities,
+            epoch=self.fence.epoch,
+            attachment_generation=self.attachment_generation,
+        )
+
+    def input_ms(self, pcm: bytes) -> float:
+        """Milliseconds of audio at the model's input rate."""
+        return pcm16_ms(len(pcm), self.capabilities.input_rate_hz)

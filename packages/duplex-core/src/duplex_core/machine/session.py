@@ -1,0 +1,378 @@
+"""The session machine: one conversation's rules, without a clock, a socket or a task.
+
+Driven by the session runner (and, in tests, by the conformance kit) through :class:`duplex_core.machine.exchange.Exchange`,
+which also drives the model session. A command that cannot be carried out becomes an ``error`` event and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+import msgspec
+
+from duplex_core import commands as c
+from duplex_core import model as m
+from duplex_core.capabilities import Capabilities
+from duplex_core.config import SessionConfig
+from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error, refuse
+from duplex_core.events import (
+    CloseReason,
+    ErrorEvent,
+    SessionClosed,
+    SessionCreated,
+    SessionExpired,
+    SessionHeartbeatAck,
+    SessionUpdated,
+    StatusReason,
+)
+from duplex_core.fence import Fence
+from duplex_core.items import Item
+from duplex_core.machine.core import Core
+from duplex_core.machine.editing import Editing
+from duplex_core.machine.input import STALL_TIMER, InputSide
+from duplex_core.machine.io import (
+    CloseRequested,
+    MachineInput,
+    ReleaseSlot,
+    SlotReleased,
+    SpeechFrames,
+    Step,
+    TimerFired,
+)
+from duplex_core.machine.output import IDLE_TIMER, PLAYBACK_TIMER, OutputSide
+from duplex_core.machine.table import Lanes, Life, Trigger
+from duplex_core.patch import ItemReference, ResponseParams, apply_response_params, apply_session_patch
+
+KEEPS_DEFERRED = (c.InputAudioBufferAppend, c.SessionHeartbeat, c.SessionEventAck, c.PlaybackAck)
+"""Commands that may overtake a commit that waits for the detector."""
+
+
+class SessionMachine:
+    """State of one session and its only way to change: :meth:`handle`.
+
+    Args:
+        session_id: allocated by the session manager.
+        config: the session's configuration to begin with.
+        capabilities: what the served model can do; the rest is refused by name.
+        check_options: validates (and completes) the model's own ``options``; raises ``DuplexError`` to refuse.
+        attachment_generation: number of the attachment that opened the session.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        config: SessionConfig,
+        capabilities: Capabilities,
+        check_options: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        attachment_generation: int = 1,
+    ) -> None:
+        """Begin open, with nothing said."""
+        self._core = Core(
+            session_id=session_id,
+            config=config,
+            capabilities=capabilities,
+            check_options=check_options,
+            attachment_generation=attachment_generation,
+        )
+        self._output = OutputSide(self._core)
+        self._input = InputSide(self._core, self._output)
+        self._editing = Editing(self._core, self._input, self._output)
+        self._ending: tuple[CloseReason, ErrorInfo | None] | None = None
+
+    # -- what the runner may look at -----------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> SessionConfig:
+        """The configuration in force."""
+        return self._core.config
+
+    @property
+    def response_config(self) -> SessionConfig | None:
+        """The configuration of the response that is being made."""
+        response = self._output.response
+        return response.config if response is not None else None
+
+    @property
+    def fence(self) -> Fence:
+        """The fence in force."""
+        return self._core.fence
+
+    @property
+    def lanes(self) -> Lanes:
+        """The states; read only."""
+        return self._core.lanes
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        return self._core.lanes.life is Life.CLOSED
+
+    @property
+    def history(self) -> tuple[Item, ...]:
+        """The conversation as a model would be told it now: answers only as far as they were heard."""
+        return self._output.heard_history()
+
+    # -- driving ------------------------------------------------------------------------------------------------------
+
+    def open(self, now_ms: float) -> Step:
+        """The first step: ``session.created``."""
+        self._core.now_ms = now_ms
+        self._core.emit(SessionCreated(session=self._core.view()))
+        return self._core.take_step()
+
+    def handle(self, event: MachineInput, now_ms: float) -> Step:
+        """Take one input. ``now_ms`` never goes back.
+
+        Raises:
+            IllegalMove, ModelFault: a fault of the machine or of the model session, never a client's mistake.
+        """
+        core = self._core
+        core.now_ms = now_ms
+        if core.lanes.life is Life.CLOSED:
+            return Step()
+        if isinstance(event, c.Command):
+            return self._command(event)
+        if isinstance(event, SlotReleased):
+            self._released()
+        elif isinstance(event, CloseRequested):
+            self._close(event.reason, event.error)
+        elif core.lanes.life is Life.OPEN:
+            self._inside(event)
+        return core.take_step()
+
+    def _command(self, command: c.Command) -> Step:
+        core = self._core
+        if core.lanes.life is Life.OPEN and not isinstance(command, KEEPS_DEFERRED):
+            self._input.settle_commit()
+        before = core.take_step()
+        try:
+            if core.lanes.life is not Life.OPEN and not isinstance(command, c.SessionClose):
+                raise refuse(ErrorCode.SESSION_CLOSED, "the session is closing; nothing more is taken")
+            self._dispatch(command)
+        except DuplexError as refusal:
+            core.take_step()
+            core.emit(ErrorEvent(error=msgspec.structs.replace(refusal.info, event_id=command.event_id)))
+        after = core.take_step()
+        return Step(events=before.events + after.events, effects=before.effects + after.effects)
+
+    def _inside(self, event: m.Decision | SpeechFrames | TimerFired) -> None:
+        """What comes from the engine's own side: decisions, verdicts, timers."""
+        match event:
+            case SpeechFrames():
+                self._input.frames(event)
+            case TimerFired():
+                self._timer(event.key)
+            case m.Speak():
+                self._output.speak(event)
+            case m.ToolCall():
+                self._output.tool_call(event)
+            case m.EndTurn():
+                self._output.end_turn(event)
+            case m.BeginTurn():
+                self._output.begin_turn(event)
+            case m.Listen():
+                self._output.listen(event)
+            case m.UserTranscript():
+                self._input.transcript(event)
+            case m.TranscriptFailed():
+                self._input.transcript_failed(event)
+            case m.Failed():
+                self._output.fail(event)
+            case m.Fatal():
+                self._close(CloseReason.ERROR, event.error)
+            case _:
+                assert_never(event)
+
+    def _timer(self, key: str) -> None:
+        if key == PLAYBACK_TIMER:
+            self._output.drain()
+        elif key == STALL_TIMER:
+            self._input.stalled()
+        elif key == IDLE_TIMER:
+            self._input.idle()
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, command: c.Command) -> None:
+        match command:
+            case c.InputAudioBufferAppend():
+                self._input.append(command)
+            case c.InputAudioBufferCommit():
+                self._input.commit(command)
+            case c.InputAudioBufferClear() | c.InputCancel():
+                self._input.clear()
+            case (
+                c.ConversationItemCreate()
+                | c.ConversationItemRetrieve()
+                | c.ConversationItemTruncate()
+                | c.ConversationItemDelete()
+            ):
+                self._edit(command)
+            case c.ResponseCreate():
+                self._respond(command.response or ResponseParams())
+            case c.ResponseCancel():
+                self._output.cancel(command.response_id)
+            case c.OutputAudioBufferClear():
+                self._output.clear_sound()
+            case c.BargeIn() | c.TurnSignal() | c.InputTextAppend() | c.PlaybackAck():
+                self._extension(command)
+            case c.SessionUpdate() | c.SessionHeartbeat() | c.SessionEventAck() | c.SessionResume() | c.SessionClose():
+                self._lifetime(command)
+            case _:
+                assert_never(command)
+
+    def _edit(
+        self,
+        command: c.ConversationItemCreate
+        | c.ConversationItemRetrieve
+        | c.ConversationItemTruncate
+        | c.ConversationItemDelete,
+    ) -> None:
+        match command:
+            case c.ConversationItemCreate():
+                self._editing.create(command)
+            case c.ConversationItemRetrieve():
+                self._editing.retrieve(command)
+            case c.ConversationItemTruncate():
+                self._editing.truncate(command)
+            case c.ConversationItemDelete():
+                self._editing.delete(command)
+            case _:
+                assert_never(command)
+
+    def _extension(self, command: c.BargeIn | c.TurnSignal | c.InputTextAppend | c.PlaybackAck) -> None:
+        core = self._core
+        can = core.capabilities
+        match command:
+            case c.PlaybackAck():
+                self._acknowledge(command)
+            case c.BargeIn():
+                self._barge_in(command)
+            case c.TurnSignal():
+                raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no turn.signal")
+            case c.InputTextAppend():
+                if not can.text_stream_input:
+                    raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no streamed text")
+                core.tell(m.TextArrived(text=command.text, fence=core.fence))
+            case _:
+                assert_never(command)
+
+    def _barge_in(self, command: c.BargeIn) -> None:
+        output = self._output
+        if not self._core.capabilities.barge_in_signal:
+            raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no barge_in; its detector interrupts")
+        if not output.audible:
+            raise refuse(ErrorCode.NO_ACTIVE_RESPONSE, "there is no answer to talk over")
+        newest = self._core.playback.find(None, None)
+        known = {} if command.played_ms is None or newest is None else {newest.item_id: command.played_ms}
+        output.interrupt(StatusReason.TURN_DETECTED, heard_ms=known)
+
+    def _acknowledge(self, command: c.PlaybackAck) -> None:
+        for name, value in (("played_ms", command.played_ms), ("committed_ms", command.committed_ms)):
+            if value is not None and not 0.0 <= value < 1e9:
+                raise refuse(ErrorCode.INVALID_VALUE, f"{name} is {value}; it must not be negative", param=name)
+        self._output.acknowledge(
+            command.played_ms,
+            response_id=command.response_id,
+            item_id=command.item_id,
+            committed_ms=command.committed_ms,
+            cut=command.truncate,
+        )
+
+    def _lifetime(
+        self,
+        command: c.SessionUpdate | c.SessionHeartbeat | c.SessionEventAck | c.SessionResume | c.SessionClose,
+    ) -> None:
+        match command:
+            case c.SessionUpdate():
+                self._update(command)
+            case c.SessionHeartbeat():
+                self._core.emit(SessionHeartbeatAck())
+            case c.SessionEventAck():
+                pass
+            case c.SessionResume():
+                message = "this socket has a session of its own; open one with ?autostart=0 to resume another"
+                raise refuse(ErrorCode.UNSUPPORTED_EVENT, message)
+            case c.SessionClose():
+                self._close(CloseReason.CLIENT, None)
+            case _:
+                assert_never(command)
+
+    def _update(self, command: c.SessionUpdate) -> None:
+        core = self._core
+        before = core.config
+        after = apply_session_patch(before, command.session, core.capabilities)
+        if core.check_options is not None and after.options != before.options:
+            after = msgspec.structs.replace(after, options=core.check_options(after.options))
+        if core.configured:
+            for name in core.capabilities.fixed_after_start:
+                if getattr(before, name) != getattr(after, name):
+                    message = f"{name} cannot change any more: the model has begun to listen"
+                    raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param=f"session.{name}")
+        core.config = after
+        self._input.reconfigured(before)
+        core.emit(SessionUpdated(session=core.view()))
+        core.configure()
+
+    def _respond(self, params: ResponseParams) -> None:
+        core = self._core
+        self._output.require_idle()
+        config = apply_response_params(core.config, params, core.capabilities)
+        history = None if params.input is None else self._given_input(params.input)
+        self._output.open(
+            m.ResponseCause.CLIENT,
+            config=config,
+            history=history,
+            outside=params.conversation == "none",
+            metadata=params.metadata,
+        )
+
+    def _given_input(self, given: tuple[Item | ItemReference, ...]) -> tuple[Item, ...]:
+        """The history that one response is to be made from instead of the conversation's."""
+        items = []
+        heard = {item.id: item for item in self._output.heard_history()}
+        for index, each in enumerate(given):
+            param = f"response.input[{index}]"
+            if isinstance(each, ItemReference):
+                entry = self._core.history.get(each.id, f"{param}.id")
+                items.append(heard.get(each.id, entry.item))
+            else:
+                self._editing.check(each, param)
+                items.append(each)
+        return tuple(items)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _close(self, reason: CloseReason, cause: ErrorInfo | None) -> None:
+        """End the session; idempotent. Its last event comes when everything that it held is free."""
+        core = self._core
+        if core.lanes.life is not Life.OPEN:
+            return
+        self._ending = (reason, cause)
+        if cause is not None:
+            self._output.abandon(cause)
+            core.emit(ErrorEvent(error=cause))
+        if self._output.audible:
+            self._output.interrupt(StatusReason.CLIENT_CANCELLED)
+        if reason is CloseReason.EXPIRED:
+            core.emit(SessionExpired(session_id=core.session_id, reason=reason.value))
+        for key in (PLAYBACK_TIMER, STALL_TIMER, IDLE_TIMER):
+            core.set_timer(key, None)
+        core.lanes.move(Life, Trigger.CLOSE)
+        core.tell(m.Closed())
+        core.perform(ReleaseSlot())
+
+    def _released(self) -> None:
+        core = self._core
+        reason, cause = self._ending or (CloseReason.ERROR, None)
+        if core.lanes.life is Life.OPEN:
+            core.lanes.move(Life, Trigger.CLOSE)
+        core.lanes.move(Life, Trigger.RELEASED)
+        core.emit(SessionClosed(session_id=core.session_id, reason=reason, error=cause))
+
+
+def internal_error(what: str) -> ErrorInfo:
+    """What a client is told when the engine itself failed; the details are in the server's log."""
+    return error(ErrorCode.INTERNAL_ERROR, f"{what}; this session ends, others go on")
