@@ -19,6 +19,7 @@ from model_cascade.parts.speech_text import pieces, speakable
 from model_cascade.parts.voices import Pcm, paced
 
 _LONGEST = 160
+_VOLUME = 0.6  # at 1.0 the loudest syllables clip
 _LANGUAGES = {
     "nano": ("en-US", (weights.NANO_ANALYSIS_US, weights.NANO_SIGNAL_US)),
     "nano-gb": ("en-GB", (weights.NANO_ANALYSIS_GB, weights.NANO_SIGNAL_GB)),
@@ -62,7 +63,7 @@ class NanoVoice:
     def _speak(self, piece: str) -> Pcm:
         with self._lock:
             try:
-                raw = self._engine.speak(piece, voice=self._language, speed=self._speed)
+                raw = self._engine.speak(piece, voice=self._language, speed=self._speed, volume=_VOLUME)
             except RuntimeError as error:
                 raise VoiceError(f"The voice {self.name} cannot say {piece!r}: {error}") from error
         return paced(np.frombuffer(raw, "<i2").astype(np.int16), piece, self.sample_rate_hz)
