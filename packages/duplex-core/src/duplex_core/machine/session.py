@@ -361,7 +361,6 @@ class SessionMachine:
         for key in (PLAYBACK_TIMER, STALL_TIMER, IDLE_TIMER):
             core.set_timer(key, None)
         core.lanes.move(Life, Trigger.CLOSE)
-        core.tell(m.Closed())
         core.perform(ReleaseSlot())
 
     def _released(self) -> None:
