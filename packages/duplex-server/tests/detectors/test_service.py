@@ -1,4 +1,4 @@
-"""The service: order and positions, batches, the fence, bounds, failures that stay where they are, and the end."""
+"""The service: order, batches and their pace, the fence, bounds, failures that stay where they are, the end."""
 
 import asyncio
 import threading
@@ -254,6 +254,63 @@ class TestBatches:
             await session.until(3)
             assert len(detector.threads) == 1
             assert threading.current_thread().name not in detector.threads
+
+
+class TestPace:
+    """With a pace of an hour, what waits for the timer never comes."""
+
+    async def test_a_frame_after_a_pause_does_not_wait(self) -> None:
+        async with serving(Numbered(), pace_ms=3_600_000) as service:
+            session = Session(service)
+            session.feed.push(numbered(1))
+            await session.until(1)
+
+    async def test_few_frames_right_after_a_batch_wait_until_they_are_enough(self) -> None:
+        async with serving(detector := Numbered(), pace_ms=3_600_000) as service:
+            sessions = [Session(service, str(at)) for at in range(16)]
+            sessions[0].feed.push(numbered(1))
+            await sessions[0].until(1)
+            for session in sessions[:-1]:
+                session.feed.push(numbered(2))
+                await asyncio.sleep(0)
+            assert service.stats.waiting == 15
+            assert service.stats.batches == 1
+            sessions[-1].feed.push(numbered(2))
+            for session in sessions:
+                await session.until(1)
+            await sessions[0].until(2)
+            assert detector.calls == [1, 16]
+
+    async def test_audio_that_is_behind_does_not_wait(self) -> None:
+        async with serving(Numbered(), pace_ms=3_600_000) as service:
+            session = Session(service)
+            session.feed.push(numbered(1))
+            await session.until(1)
+            session.feed.push(numbered(2, 3))
+            await session.until(3)
+
+    async def test_the_timer_starts_what_waits_and_starts_it_once(self) -> None:
+        async with serving(detector := Numbered(), pace_ms=30) as service:
+            sessions = [Session(service, str(at)) for at in range(3)]
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            sessions[0].feed.push(numbered(1))
+            await sessions[0].until(1)
+            for session in sessions:
+                session.feed.push(numbered(2))
+            await sessions[2].until(1)
+            assert loop.time() - began >= 0.029
+            assert detector.calls == [1, 3]
+
+    async def test_closing_reports_what_waits_for_the_timer(self) -> None:
+        service = DetectorService(Numbered(), pace_ms=3_600_000)
+        session = Session(service)
+        session.feed.push(numbered(1))
+        await session.until(1)
+        session.feed.push(numbered(2))
+        await asyncio.sleep(0)
+        await service.aclose()
+        assert [type(report) for report in session.unjudged] == [DetectorClosed]
 
 
 class TestFence:

@@ -4,8 +4,11 @@ Owns the worker thread and the batches. Called by the session runner; every meth
 event loop on which the service was made. Must never block that loop, decide about turns, lose audio without
 telling, or let one session's trouble reach another.
 
-There is one batch in the worker at a time. Whatever arrives meanwhile forms the next one, so batches grow
-with the load by themselves and a lone frame never waits. There is no timer.
+There is one batch in the worker at a time, and whatever arrives meanwhile forms the next, so batches grow
+with the load. At a middling load they would stay small, and small batches waste the processor (100 sessions:
+3 frames a batch, 7.0 ms of a core per session-second; with a pace of 4 ms 15 frames and 4.8 ms). So a small
+batch starts no sooner than `PACE_MS` after the one before; a frame that comes after a pause, and audio that
+is behind, never wait.
 """
 
 import asyncio
@@ -33,6 +36,10 @@ MAX_STEPS: Final = 8
 """Most frames of one session in one batch: bounds how long the others wait while one catches up."""
 MAX_BACKLOG_MS: Final = 60_000.0
 """Most audio of one session that may wait to be judged."""
+PACE_MS: Final = 4.0
+"""Least time from the start of a small batch to the start of the next."""
+ENOUGH: Final = 16
+"""Sessions from which on a batch is not small: a frame costs the network no less in larger ones."""
 
 _Delivery: TypeAlias = tuple[Lane, int, Callable[[], None]]
 
@@ -110,6 +117,7 @@ class DetectorService:
         *,
         max_batch: int = MAX_BATCH,
         max_backlog_ms: float = MAX_BACKLOG_MS,
+        pace_ms: float = PACE_MS,
     ) -> None:
         """Make the service on the event loop that it shall serve; its thread starts with the first frame.
 
@@ -119,6 +127,7 @@ class DetectorService:
             max_batch: Most sessions of one batch.
             max_backlog_ms: Most audio of one session that may wait; beyond it the oldest is given up and
                 reported.
+            pace_ms: Least time from one small batch to the next, in ms; 0 to judge whatever there is at once.
 
         Raises:
             ValueError: A limit is too small to work with.
@@ -137,6 +146,9 @@ class DetectorService:
         self._ready: Final[deque[Lane]] = deque()
         self._suspects: Final[deque[Lane]] = deque()
         self._in_worker: Sequence[Entry] = ()
+        self._pace_s: Final = pace_ms / 1000
+        self._not_before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._busy = False
         self._closing = False
@@ -186,6 +198,8 @@ class DetectorService:
                 self._quiet.clear()
                 await self._quiet.wait()
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
             for entry in self._in_worker:
                 if not entry.stale:
                     entry.lane.give_back(entry.frames)
@@ -227,15 +241,30 @@ class DetectorService:
     def _dispatch(self) -> None:
         """Give the worker its next batch, if it is free and there is one."""
         self._scheduled = False
-        if self._busy or self._closing:
+        if self._busy or self._closing or self._too_early():
             return
         entries = self._next_batch()
         if entries:
             self._busy = True
             self._in_worker = entries
             self._batches += 1
+            self._not_before = self._loop.time() + self._pace_s
             future = self._executor.submit(judge, self.detector, entries)
             future.add_done_callback(partial(self._leave_worker, entries))
+
+    def _too_early(self) -> bool:
+        """Whether a batch would be a small one right after another; then it is started by a timer instead."""
+        if not self._ready or self._suspects or len(self._ready) >= ENOUGH or len(self._ready[0].pending) > 1:
+            return False
+        if self._loop.time() >= self._not_before:
+            return False
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._not_before, self._ring)
+        return True
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._dispatch()
 
     def _next_batch(self) -> list[Entry]:
         """Frames for one batch: of one session alone while a failure is being looked into, else of all."""
