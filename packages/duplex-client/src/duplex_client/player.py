@@ -75,7 +75,7 @@ class _Track(msgspec.Struct, kw_only=True):
     item_id: str
     cut_at_ms: float | None = None
     complete: bool = False
-    acked_ms: float = -1.0
+    acked_ms: float = 0.0
 
 
 def silences(event: Event) -> str | None:
