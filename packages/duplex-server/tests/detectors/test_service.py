@@ -367,6 +367,18 @@ class TestFence:
             with pytest.raises(RuntimeError, match="feed of resetting is closed"):
                 feed.push(numbered(1))
 
+    @pytest.mark.parametrize("end", ["reset", "close"])
+    async def test_a_session_that_another_ends_in_the_same_batch_hears_nothing_more(self, end: str) -> None:
+        async with serving(Numbered()) as service:
+            victim, last = Session(service, "victim"), Session(service, "last")
+            first = service.attach("first", lambda _: getattr(victim.feed, end)(), victim.on_unjudged)
+            first.push(numbered(1))
+            victim.feed.push(numbered(1))
+            last.feed.push(numbered(1))
+            await last.until(1)
+            assert service.stats.batches == 1
+            assert victim.frames == []
+
     async def test_nothing_is_told_after_close_and_the_name_is_free(self) -> None:
         async with serving(detector := Numbered()) as service:
             session = Session(service)

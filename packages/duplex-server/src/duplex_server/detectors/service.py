@@ -215,7 +215,7 @@ class DetectorService:
         lane.closed = True
         self._detach(lane)
         if left:
-            self._tell(lane, self._report(DetectorClosed, "The detector service was closed", left))
+            self._tell(lane, _report(DetectorClosed, "The detector service was closed", left, self.detector))
 
     def _detach(self, lane: Lane) -> None:
         if self._lanes.get(lane.key) is lane:
@@ -227,7 +227,7 @@ class DetectorService:
         if excess > 0:
             self._overrun += excess
             lost = lane.take(excess).frames
-            self._tell(lane, self._report(DetectorOverrun, "The detector is too far behind", lost))
+            self._tell(lane, _report(DetectorOverrun, "The detector is too far behind", lost, self.detector))
         self._enqueue(lane)
         if not (self._busy or self._scheduled):
             self._scheduled = True
@@ -295,7 +295,7 @@ class DetectorService:
             self._frames += len(entry.probabilities)
             if not entry.stale:
                 if entry.probabilities:
-                    tell = partial(lane.on_frames, self._verdicts(entry))
+                    tell = partial(lane.on_frames, _verdicts(entry, self.detector))
                     deliveries.append((lane, lane.generation, tell))
                 if error is not None and entry.unjudged:
                     report = self._look_into(entry, error, alone=len(entries) == 1)
@@ -315,7 +315,7 @@ class DetectorService:
         guilty, *rest = entry.unjudged
         lane.give_back(rest)
         lane.state = self.detector.new_state()
-        report = self._report(DetectorFailed, f"The detector failed ({error!r})", [guilty])
+        report = _report(DetectorFailed, f"The detector failed ({error!r})", [guilty], self.detector)
         report.__cause__ = error
         return report
 
@@ -341,15 +341,20 @@ class DetectorService:
         """Report on the next iteration of the loop, since the caller stands in the middle of something."""
         self._loop.call_soon(self._call, lane, lane.generation, partial(lane.on_unjudged, report))
 
-    def _report(self, kind: type[UnjudgedAudio], reason: str, frames: Sequence[Frame]) -> UnjudgedAudio:
-        return kind(reason, self._ms(frames[0][0]), self._ms(len(frames) * self.detector.frame_samples))
 
-    def _verdicts(self, entry: Entry) -> list[SpeechFrame]:
-        duration = self._ms(self.detector.frame_samples)
-        return [
-            SpeechFrame(start_ms=self._ms(start), duration_ms=duration, probability=probability)
-            for (start, _), probability in zip(entry.frames, entry.probabilities, strict=False)
-        ]
+def _ms(samples: int, detector: SpeechDetector) -> float:
+    return samples * 1000 / detector.rate_hz
 
-    def _ms(self, samples: int) -> float:
-        return samples * 1000 / self.detector.rate_hz
+
+def _report(kind: type[UnjudgedAudio], reason: str, frames: Sequence[Frame], detector: SpeechDetector) -> UnjudgedAudio:
+    """What to tell of frames that stay without a verdict; there is one at least."""
+    return kind(reason, _ms(frames[0][0], detector), _ms(len(frames) * detector.frame_samples, detector))
+
+
+def _verdicts(entry: Entry, detector: SpeechDetector) -> list[SpeechFrame]:
+    """The verdicts of an entry, for as many of its frames as have one."""
+    duration = _ms(detector.frame_samples, detector)
+    return [
+        SpeechFrame(start_ms=_ms(start, detector), duration_ms=duration, probability=probability)
+        for (start, _), probability in zip(entry.frames, entry.probabilities, strict=False)
+    ]
