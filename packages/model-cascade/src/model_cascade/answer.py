@@ -117,7 +117,15 @@ class Answer:
             case Uttered(pcm=pcm):
                 return self._uttered(output.request_id, pcm)
             case _:
-                return ()
+                return self._finished(output) if output.final else ()
+
+    def _finished(self, output: StageOutput) -> Sequence[ModelOutput]:
+        """A request is over; one that brought nothing must not leave the answer waiting for ever."""
+        if output.stage == VOICE:
+            return self._uttered(output.request_id, b"")
+        if self._end is None:
+            return self._language_done(AnswerEnd(cut=False, input_tokens=0, output_tokens=0))
+        return ()
 
     @property
     def _spoken(self) -> bool:

@@ -102,6 +102,12 @@ class CascadeSession:
             return outputs
         return [*outputs, m.UserTranscript(item_id=event.item_id, text=known, final=True)]
 
+    def _recognition(self, output: m.StageOutput) -> Sequence[m.ModelOutput]:
+        """The recogniser's output; one that ends without words has found none."""
+        if isinstance(output.payload, Recognized):
+            return self._recognized(output.request_id, output.payload.text)
+        return self._recognized(output.request_id, "") if output.final else ()
+
     def _recognized(self, request_id: str, text: str) -> Sequence[m.ModelOutput]:
         found = self._listening.result(request_id, text)
         if found is None:
@@ -190,7 +196,7 @@ class CascadeSession:
 
     def _stage_output(self, output: m.StageOutput) -> Sequence[m.ModelOutput]:
         if output.stage == RECOGNIZER:
-            return self._recognized(output.request_id, output.payload.text) if _has_words(output) else ()
+            return self._recognition(output)
         answer = self._answer
         if answer is None or (output.stage, output.request_id) not in answer.requests:
             return ()
@@ -252,6 +258,3 @@ def _silent(history: tuple[Item, ...]) -> bool:
         return False
     return all(isinstance(part, InputAudio) and says_nothing(part.transcript or "") for part in last.content)
 
-
-def _has_words(output: m.StageOutput) -> bool:
-    return isinstance(output.payload, Recognized)

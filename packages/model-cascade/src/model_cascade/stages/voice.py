@@ -24,7 +24,7 @@ class VoiceWorker:
     """
 
     def __init__(self, *, voices: Sequence[str], rate_hz: int) -> None:
-        known = {name: partial(load_voice, name) for name in VOICE_NAMES}
+        known: dict[str, Callable[[], Voice]] = {name: partial(load_voice, name) for name in VOICE_NAMES}
         self._voices: dict[str, Voice] = {name: resolve(name, known) for name in voices}
         self._default = next(iter(self._voices.values()))
         self._rate_hz = rate_hz
