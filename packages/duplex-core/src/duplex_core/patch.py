@@ -1,9 +1,9 @@
 """Partial configuration as clients send it, and its application to the whole.
 
 Owns the two dialects (GA ``audio.input.format``, beta ``input_audio_format``) and the rule that a patch applies wholly or
-not at all. Called by the session machine for ``session.update`` and ``response.create``. Absent (``UNSET``) leaves a field
-alone; ``null`` turns off what can be off (turn detection, transcription) and leaves everything else alone, since stock
-clients send ``null`` for what their caller did not set.
+not at all. Called by the session machine for ``session.update`` and ``response.create``. Absent (``UNSET``) and ``null``
+are different things here: absent leaves a field alone, ``null`` turns off what can be off (turn detection, transcription).
+On the wire, ``null`` for any other field is as if absent.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ _BETA_FORMATS = {
     "g711_alaw": AudioFormat(encoding=AudioEncoding.PCMA, rate_hz=TELEPHONE_RATE_HZ),
 }
 
-_Absent = UnsetType | None
-"""What a client sends, or does not, to say nothing about a field that cannot be turned off."""
 MAX_OUTPUT_TOKENS = 2**31 - 1
 """Largest limit on an answer's tokens; more is ``"inf"``."""
 
@@ -66,7 +64,7 @@ class VoiceId(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class InputPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.audio.input``."""
 
-    format: WireFormat | UnsetType | None = UNSET
+    format: WireFormat | UnsetType = UNSET
     noise_reduction: Any = UNSET
     transcription: Transcription | UnsetType | None = UNSET
     turn_detection: TurnDetection | UnsetType | None = UNSET
@@ -75,61 +73,61 @@ class InputPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class OutputPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.audio.output`` and ``response.audio.output``."""
 
-    format: WireFormat | UnsetType | None = UNSET
-    voice: str | VoiceId | UnsetType | None = UNSET
-    speed: float | UnsetType | None = UNSET
+    format: WireFormat | UnsetType = UNSET
+    voice: str | VoiceId | UnsetType = UNSET
+    speed: float | UnsetType = UNSET
 
 
 class AudioPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.audio``."""
 
-    input: InputPatch | UnsetType | None = UNSET
-    output: OutputPatch | UnsetType | None = UNSET
+    input: InputPatch | UnsetType = UNSET
+    output: OutputPatch | UnsetType = UNSET
 
 
 class ResponseAudioPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``response.audio``."""
 
-    output: OutputPatch | UnsetType | None = UNSET
+    output: OutputPatch | UnsetType = UNSET
 
 
 class PlaybackPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``session.playback`` (duplex extension)."""
 
-    commit_policy: CommitPolicy | UnsetType | None = UNSET
+    commit_policy: CommitPolicy | UnsetType = UNSET
 
 
 class SessionPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The ``session`` object of ``session.update``, both dialects, and the duplex extensions at its end."""
 
-    type: Literal["realtime"] | UnsetType | None = UNSET
-    model: str | UnsetType | None = UNSET
-    instructions: str | UnsetType | None = UNSET
-    output_modalities: list[Modality] | UnsetType | None = UNSET
-    audio: AudioPatch | UnsetType | None = UNSET
-    tools: list[FunctionTool] | UnsetType | None = UNSET
-    tool_choice: ToolChoice | UnsetType | None = UNSET
-    parallel_tool_calls: bool | UnsetType | None = UNSET
-    max_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
+    type: Literal["realtime"] | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    instructions: str | UnsetType = UNSET
+    output_modalities: list[Modality] | UnsetType = UNSET
+    audio: AudioPatch | UnsetType = UNSET
+    tools: list[FunctionTool] | UnsetType = UNSET
+    tool_choice: ToolChoice | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    max_output_tokens: int | Literal["inf"] | UnsetType = UNSET
     include: Any = UNSET
     prompt: Any = UNSET
     reasoning: Any = UNSET
     tracing: Any = UNSET
     truncation: Any = UNSET
     # beta spellings
-    modalities: list[Modality] | UnsetType | None = UNSET
-    voice: str | UnsetType | None = UNSET
-    speed: float | UnsetType | None = UNSET
-    input_audio_format: str | UnsetType | None = UNSET
-    output_audio_format: str | UnsetType | None = UNSET
+    modalities: list[Modality] | UnsetType = UNSET
+    voice: str | UnsetType = UNSET
+    speed: float | UnsetType = UNSET
+    input_audio_format: str | UnsetType = UNSET
+    output_audio_format: str | UnsetType = UNSET
     input_audio_transcription: Transcription | UnsetType | None = UNSET
     input_audio_noise_reduction: Any = UNSET
     turn_detection: TurnDetection | UnsetType | None = UNSET
-    temperature: float | UnsetType | None = UNSET
-    max_response_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
+    temperature: float | UnsetType = UNSET
+    max_response_output_tokens: int | Literal["inf"] | UnsetType = UNSET
     # duplex extensions
-    playback: PlaybackPatch | UnsetType | None = UNSET
-    options: dict[str, Any] | UnsetType | None = UNSET
+    playback: PlaybackPatch | UnsetType = UNSET
+    options: dict[str, Any] | UnsetType = UNSET
 
 
 class ItemReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="item_reference"):
@@ -141,24 +139,24 @@ class ItemReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ResponseParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The ``response`` object of ``response.create``: overrides for one response, both dialects."""
 
-    instructions: str | UnsetType | None = UNSET
-    output_modalities: list[Modality] | UnsetType | None = UNSET
-    audio: ResponseAudioPatch | UnsetType | None = UNSET
-    tools: list[FunctionTool] | UnsetType | None = UNSET
-    tool_choice: ToolChoice | UnsetType | None = UNSET
-    parallel_tool_calls: bool | UnsetType | None = UNSET
-    max_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
+    instructions: str | UnsetType = UNSET
+    output_modalities: list[Modality] | UnsetType = UNSET
+    audio: ResponseAudioPatch | UnsetType = UNSET
+    tools: list[FunctionTool] | UnsetType = UNSET
+    tool_choice: ToolChoice | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    max_output_tokens: int | Literal["inf"] | UnsetType = UNSET
     metadata: dict[str, str] | None = None
     conversation: Literal["auto", "none"] = "auto"
     input: tuple[Item | ItemReference, ...] | None = None
     prompt: Any = UNSET
     reasoning: Any = UNSET
     # beta spellings
-    modalities: list[Modality] | UnsetType | None = UNSET
-    voice: str | UnsetType | None = UNSET
-    output_audio_format: str | UnsetType | None = UNSET
-    temperature: float | UnsetType | None = UNSET
-    max_response_output_tokens: int | Literal["inf"] | UnsetType | None = UNSET
+    modalities: list[Modality] | UnsetType = UNSET
+    voice: str | UnsetType = UNSET
+    output_audio_format: str | UnsetType = UNSET
+    temperature: float | UnsetType = UNSET
+    max_response_output_tokens: int | Literal["inf"] | UnsetType = UNSET
 
 
 class _Change:
@@ -181,10 +179,6 @@ class _Change:
                 raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, f"{path} is not supported by this server", param=path)
 
     def put(self, name: str, value: object) -> None:
-        if not isinstance(value, _Absent):
-            self._fields[name] = value
-
-    def put_or_turn_off(self, name: str, value: object) -> None:
         if value is not UNSET:
             self._fields[name] = value
 
@@ -195,8 +189,8 @@ class _Change:
         param = f"{self._root}.{path}"
         raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, f"the served model has no {what}; leave {param} out", param=param)
 
-    def modality(self, path: str, value: list[Modality] | UnsetType | None) -> None:
-        if isinstance(value, _Absent):
+    def modality(self, path: str, value: list[Modality] | UnsetType) -> None:
+        if isinstance(value, UnsetType):
             return
         param = f"{self._root}.{path}"
         if not value:
@@ -208,8 +202,8 @@ class _Change:
             raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param=param)
         self._fields["modality"] = chosen
 
-    def format(self, path: str, name: str, value: WireFormat | str | UnsetType | None) -> None:
-        if isinstance(value, _Absent):
+    def format(self, path: str, name: str, value: WireFormat | str | UnsetType) -> None:
+        if isinstance(value, UnsetType):
             return
         param = f"{self._root}.{path}"
         if isinstance(value, str):
@@ -223,8 +217,8 @@ class _Change:
         except ValueError as exc:
             raise refuse(ErrorCode.INVALID_VALUE, str(exc), param=f"{param}.rate") from None
 
-    def voice(self, path: str, value: str | VoiceId | UnsetType | None) -> None:
-        if isinstance(value, _Absent):
+    def voice(self, path: str, value: str | VoiceId | UnsetType) -> None:
+        if isinstance(value, UnsetType):
             return
         name = value.id if isinstance(value, VoiceId) else value
         if name in self._can.voices:
@@ -237,8 +231,8 @@ class _Change:
             message = f"there is no voice {name!r}; the served model has: {served}"
             raise refuse(ErrorCode.INVALID_VALUE, message, param=param)
 
-    def number(self, path: str, name: str, value: float | UnsetType | None, limits: tuple[float, float]) -> None:
-        if isinstance(value, _Absent):
+    def number(self, path: str, name: str, value: float | UnsetType, limits: tuple[float, float]) -> None:
+        if isinstance(value, UnsetType):
             return
         low, high = limits
         if not low <= value <= high:
@@ -246,8 +240,8 @@ class _Change:
             raise refuse(ErrorCode.INVALID_VALUE, f"{param} is {value}; it must lie in {low} to {high}", param=param)
         self._fields[name] = value
 
-    def max_tokens(self, path: str, value: int | Literal["inf"] | UnsetType | None) -> None:
-        if isinstance(value, _Absent):
+    def max_tokens(self, path: str, value: int | Literal["inf"] | UnsetType) -> None:
+        if isinstance(value, UnsetType):
             return
         if value != "inf" and not 1 <= value <= MAX_OUTPUT_TOKENS:
             param = f"{self._root}.{path}"
@@ -266,9 +260,9 @@ class _Change:
             check_server_vad(value, param)
         self._fields["turn_detection"] = value
 
-    def tools(self, tools: list[FunctionTool] | UnsetType | None, choice: ToolChoice | UnsetType | None) -> None:
+    def tools(self, tools: list[FunctionTool] | UnsetType, choice: ToolChoice | UnsetType) -> None:
         self.gate("tools", tools, self._can.tools, "tools")
-        if not isinstance(tools, _Absent):
+        if not isinstance(tools, UnsetType):
             names = [tool.name for tool in tools]
             if len(set(names)) != len(names):
                 param = f"{self._root}.tools"
@@ -278,7 +272,7 @@ class _Change:
         after: tuple[FunctionTool, ...] = self._fields.get("tools", self._config.tools)
         chosen = self._fields.get("tool_choice", self._config.tool_choice)
         named = isinstance(chosen, ToolFunction) and chosen.name not in {tool.name for tool in after}
-        sent = not isinstance(tools, _Absent) or not isinstance(choice, _Absent)
+        sent = not isinstance(tools, UnsetType) or not isinstance(choice, UnsetType)
         if sent and (named or (chosen is ToolMode.REQUIRED and not after)):
             message = (
                 f"tool_choice asks for {'a function' if not named else repr(chosen.name)} that tools does not have"
@@ -330,7 +324,7 @@ def apply_session_patch(config: SessionConfig, patch: SessionPatch, capabilities
         truncation=None if patch.truncation == "auto" else patch.truncation,
         input_audio_noise_reduction=patch.input_audio_noise_reduction,
     )
-    if not isinstance(patch.model, _Absent) and patch.model != config.model:
+    if not isinstance(patch.model, UnsetType) and patch.model != config.model:
         message = f"the model of a session cannot change; this one is served by {config.model}"
         raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param="session.model")
     _beta_fields(change, patch, capabilities)
@@ -340,11 +334,11 @@ def apply_session_patch(config: SessionConfig, patch: SessionPatch, capabilities
     change.max_tokens("max_output_tokens", patch.max_output_tokens)
     change.put("parallel_tool_calls", patch.parallel_tool_calls)
     change.tools(patch.tools, patch.tool_choice)
-    if not isinstance(patch.audio, _Absent):
+    if not isinstance(patch.audio, UnsetType):
         _audio_fields(change, patch.audio, capabilities)
-    if not isinstance(patch.playback, _Absent):
+    if not isinstance(patch.playback, UnsetType):
         change.put("commit_policy", patch.playback.commit_policy)
-    if not isinstance(patch.options, _Absent):
+    if not isinstance(patch.options, UnsetType):
         change.put("options", {**config.options, **patch.options})
     return change.finish()
 
@@ -357,7 +351,7 @@ def _beta_fields(change: _Change, patch: SessionPatch, can: Capabilities) -> Non
     change.format("input_audio_format", "input_format", patch.input_audio_format)
     change.format("output_audio_format", "output_format", patch.output_audio_format)
     change.gate("input_audio_transcription", patch.input_audio_transcription, can.input_transcription, "transcription")
-    change.put_or_turn_off("transcription", patch.input_audio_transcription)
+    change.put("transcription", patch.input_audio_transcription)
     change.turn_detection("turn_detection", patch.turn_detection)
     change.gate("temperature", patch.temperature, can.temperature, "temperature")
     change.number("temperature", "temperature", patch.temperature, TEMPERATURE_RANGE)
@@ -365,14 +359,14 @@ def _beta_fields(change: _Change, patch: SessionPatch, can: Capabilities) -> Non
 
 
 def _audio_fields(change: _Change, audio: AudioPatch, can: Capabilities) -> None:
-    if not isinstance(audio.input, _Absent):
+    if not isinstance(audio.input, UnsetType):
         change.refuse_set(audio__input__noise_reduction=audio.input.noise_reduction)
         change.format("audio.input.format", "input_format", audio.input.format)
         wanted = audio.input.transcription
         change.gate("audio.input.transcription", wanted, can.input_transcription, "transcription")
-        change.put_or_turn_off("transcription", wanted)
+        change.put("transcription", wanted)
         change.turn_detection("audio.input.turn_detection", audio.input.turn_detection)
-    if not isinstance(audio.output, _Absent):
+    if not isinstance(audio.output, UnsetType):
         _output_fields(change, audio.output, can)
 
 
@@ -403,6 +397,6 @@ def apply_response_params(config: SessionConfig, params: ResponseParams, capabil
     change.max_tokens("max_output_tokens", params.max_output_tokens)
     change.put("parallel_tool_calls", params.parallel_tool_calls)
     change.tools(params.tools, params.tool_choice)
-    if not isinstance(params.audio, _Absent) and not isinstance(params.audio.output, _Absent):
+    if not isinstance(params.audio, UnsetType) and not isinstance(params.audio.output, UnsetType):
         _output_fields(change, params.audio.output, capabilities)
     return change.finish()

@@ -93,12 +93,13 @@ def decode_event(text: str | bytes) -> Event:
 
 def _second_look(text: str | bytes, fault: Exception, read: Callable[[dict[str, Any]], Any]) -> tuple[Any, Exception]:
     """What a slower reader makes of a message: the value, or ``None``, and the complaint that then stands."""
-    document = faults.document_of(text) if isinstance(fault, msgspec.ValidationError) else None
+    readable = isinstance(fault, msgspec.ValidationError) and not faults.is_about_type(fault)
+    document = faults.document_of(text) if readable else None
     if document is None:
         return None, fault
     try:
         return read(document), fault
-    except msgspec.ValidationError as exc:
+    except (msgspec.ValidationError, RecursionError) as exc:
         return None, exc
 
 

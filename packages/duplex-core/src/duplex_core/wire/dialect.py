@@ -39,19 +39,20 @@ _BETA_PARTS = {
 
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<field>.*?)`(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
-_MAX_UNKNOWN_FIELDS = 200
+_NULL = re.compile(r"Expected `[^`]*`, got `null` - at `\$(?P<path>.*)\.(?P<field>[^.]*)`", re.DOTALL)
+_MAX_TAKEN_OUT = 200
 
 
-def read_stock_command(document: dict[str, Any]) -> Command | None:
-    """The command that ``document`` is when its content parts are spelt as in the beta protocol, else ``None``.
+def read_stock_command(document: dict[str, Any]) -> Command:
+    """The command that ``document`` is in a stock client's spelling.
+
+    Content parts of the beta protocol are taken for those of the GA protocol, and a ``null`` where there is no such value
+    for what those clients mean by it: that nothing was said.
 
     Raises:
-        msgspec.ValidationError: it has such parts, and something else is wrong with it.
+        msgspec.ValidationError: something else is wrong with it.
     """
-    rewritten = _rewrite(document)
-    if rewritten is None:
-        return None
-    command: Command = msgspec.convert(rewritten, type=_COMMAND)
+    command: Command = _convert_without(_NULL, _rewrite(document) or document, _COMMAND)
     return command
 
 
@@ -94,19 +95,20 @@ def read_newer_event(document: dict[str, Any]) -> Event:
     Raises:
         msgspec.ValidationError: something else is wrong with it.
     """
-    for _ in range(_MAX_UNKNOWN_FIELDS):
-        try:
-            return _to_event(document)
-        except msgspec.ValidationError as exc:
-            unknown = _UNKNOWN_FIELD.fullmatch(str(exc))
-            if unknown is None or not _take_out(document, unknown["path"] or "", unknown["field"]):
-                raise
-    return _to_event(document)
-
-
-def _to_event(document: dict[str, Any]) -> Event:
-    event: Event = msgspec.convert(document, type=_EVENT)
+    event: Event = _convert_without(_UNKNOWN_FIELD, document, _EVENT)
     return event
+
+
+def _convert_without(complaint: re.Pattern[str], document: dict[str, Any], kind: Any) -> Any:
+    """Convert to ``kind``, taking out one by one the fields about which ``complaint`` is all that can be said."""
+    for _ in range(_MAX_TAKEN_OUT):
+        try:
+            return msgspec.convert(document, type=kind)
+        except msgspec.ValidationError as exc:
+            found = complaint.fullmatch(str(exc))
+            if found is None or not _take_out(document, found["path"] or "", found["field"]):
+                raise
+    return msgspec.convert(document, type=kind)
 
 
 def _take_out(document: dict[str, Any], path: str, field: str) -> bool:

@@ -46,6 +46,11 @@ def document_of(text: str | bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
+def is_about_type(fault: Exception) -> bool:
+    """Whether a decoder complained of the message's own ``type``, in which case nothing else of it was judged."""
+    return str(fault).endswith(" - at `$.type`")
+
+
 def explain(fault: Exception, text: str | bytes, union: Any) -> WireError:
     """Turn what a decoder raised for ``text``, read as one of ``union``, into the error to tell."""
     head = _head_of(text)
@@ -111,6 +116,8 @@ def _judge_type(kind: Any) -> tuple[ErrorCode, str, str | None]:
 
 
 def _advice(field: str, known: tuple[str, ...]) -> str:
+    if field in known:
+        return " in an object of this type"
     close = shape.closest(field, known)
     if close:
         return f"; did you mean {close}?"
@@ -126,12 +133,13 @@ _PLAIN_NAMES = {
     "object": "an object",
     "array": "an array",
     "null": "null",
+    "NoneType": "null",
 }
 
 
 def _plain(what: str) -> str:
     """The decoder's complaint in the words of JSON."""
-    expected = re.fullmatch(r"Expected `(?P<wanted>[a-z| ]+)`(?P<limit>[^,]*)(?:, got `(?P<got>[a-z]+)`)?", what)
+    expected = re.fullmatch(r"Expected `(?P<wanted>[a-z| ]+)`(?P<limit>[^,]*)(?:, got `(?P<got>[A-Za-z]+)`)?", what)
     if expected is None:
         return _quoted(what[:1].lower() + what[1:])
     wanted = " or ".join(_PLAIN_NAMES.get(each, each) for each in expected["wanted"].split(" | "))
