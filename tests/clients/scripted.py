@@ -191,5 +191,10 @@ async def scripted(script: Script, *, greet: bool = True) -> AsyncIterator[Scrip
     async with serve(server.handle, "127.0.0.1", 0) as sockets:
         port = next(iter(sockets.sockets)).getsockname()[1]
         server.url = f"ws://127.0.0.1:{port}"
-        yield server
+        try:
+            yield server
+        except BaseException as exc:
+            if server.result.done() and (cause := server.result.exception()) is not None:
+                raise cause from exc  # what the client saw follows from it
+            raise
         await asyncio.wait_for(server.result, 10)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from duplex_client.audio import UnreadableAudio, load_pcm, resample_pcm, to_pcm, voiced_span, write_wav
+from duplex_client.audio import UnreadableAudio, load_pcm, resample_pcm, to_float, to_pcm, voiced_span, write_wav
 from duplex_client.pacing import SentChunk
 from duplex_client.playback import Span
 from duplex_client.player import HeardAnswer
@@ -102,6 +102,11 @@ def test_the_voiced_part_is_found() -> None:
     assert voiced_span(quiet + loud + quiet, RATE_HZ) == (100.0, 350.0)
     assert voiced_span(tone(50, 0), RATE_HZ) == (0.0, 0.0)
     assert voiced_span(b"", RATE_HZ) == (0.0, 0.0)
+
+
+def test_samples_survive_the_way_through_floats() -> None:
+    every = np.arange(-32768, 32768, dtype="<i2").tobytes()
+    assert to_pcm(to_float(every)) == every
 
 
 def test_resampling_to_the_same_rate_changes_nothing() -> None:

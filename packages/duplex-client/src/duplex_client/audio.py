@@ -52,8 +52,9 @@ def resample_pcm(pcm: bytes, from_hz: int, to_hz: int) -> bytes:
 
 
 def to_pcm(samples: npt.NDArray[np.float32]) -> bytes:
-    """Full scale at 1.0 to 16-bit PCM, clipped."""
-    return (np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+    """Full scale at 1.0 to 16-bit PCM, rounded and clipped; undoes :func:`to_float` exactly."""
+    whole: Samples = np.clip(np.rint(samples * 32768.0), -32768.0, 32767.0).astype("<i2")
+    return whole.tobytes()
 
 
 def to_float(pcm: bytes) -> npt.NDArray[np.float32]:

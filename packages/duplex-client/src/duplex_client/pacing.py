@@ -77,7 +77,7 @@ async def paced_chunks(
 ) -> AsyncGenerator[SentChunk, None]:
     """The chunks of ``pcm``, each given when its last sample has been spoken, as a microphone would; or all at once.
 
-    Without pacing ``starts_at_ms`` is when the chunk was given.
+    Without pacing a chunk counts as just spoken when it comes, as a live source's has been.
     """
     size = pcm16_bytes(chunk_ms, rate_hz)
     started_ms = clock.now_ms()
@@ -87,6 +87,6 @@ async def paced_chunks(
             duration_ms = pcm16_ms(len(chunk), rate_hz)
             if paced:
                 await clock.sleep_until(started_ms + offset_ms + duration_ms)
-            starts_at_ms = started_ms + offset_ms if paced else clock.now_ms()
+            starts_at_ms = started_ms + offset_ms if paced else clock.now_ms() - duration_ms
             yield SentChunk(pcm=chunk, rate_hz=rate_hz, offset_ms=offset_ms, starts_at_ms=starts_at_ms)
             offset_ms += duration_ms

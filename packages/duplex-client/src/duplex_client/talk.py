@@ -1,0 +1,206 @@
+"""Holds one conversation for the command line: a file or a microphone in, a file or a loudspeaker out.
+
+Called by :mod:`duplex_client.cli`. Owns when such a conversation is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from duplex_client.audio import SESSION_RATE_HZ, load_pcm, write_wav
+from duplex_client.client import DuplexClient
+from duplex_client.devices import loudspeaker, microphone
+from duplex_client.errors import DuplexClientError
+from duplex_client.latency import InputLine, Latencies
+from duplex_client.player import HeardAnswer, Player
+from duplex_client.recording import join, lay_out
+from duplex_client.view import ConversationView
+from duplex_core.audio import pcm16_bytes
+from duplex_core.config import Transcription
+from duplex_core.events import (
+    Event,
+    InputCommitted,
+    ResponseCreated,
+    ResponseDone,
+    ResponseStatus,
+    SpeechStarted,
+    SpeechStopped,
+)
+from duplex_core.patch import AudioPatch, InputPatch, SessionPatch
+
+CHUNK_MS = 20.0
+
+
+class NoAnswer(DuplexClientError):
+    """The conversation brought no answer; the message says how far it came."""
+
+
+class TalkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``duplex-client talk`` was asked to do. ``wav`` of ``None`` is the microphone; ``out`` of ``None`` the loudspeaker.
+
+    ``patience_s`` is how long an answer may take after the end of the file.
+    """
+
+    url: str
+    api_key: str | None = None
+    model: str | None = None
+    instructions: str | None = None
+    wav: Path | None = None
+    out: Path | None = None
+    patience_s: float = 30.0
+
+
+class TalkState:
+    """Whether everything that was said has its answer. Pure; fed with events."""
+
+    def __init__(self) -> None:
+        self.spoke = False
+        self.turns = 0
+        self._answering: set[str] = set()
+        self._unanswered = False
+        self._speaking = False
+        self.failure: str | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there was a turn, and none waits for its answer or the end of it."""
+        return self.turns > 0 and not (self._speaking or self._unanswered or self._answering)
+
+    def absorb(self, event: Event) -> None:
+        """Take in one event."""
+        match event:
+            case SpeechStarted():
+                self.spoke = self._speaking = True
+            case SpeechStopped():
+                self._speaking = False
+            case InputCommitted():
+                self.turns += 1
+                self._unanswered = True
+            case ResponseCreated():
+                self._answering.add(event.response.id)
+                self._unanswered = False
+            case ResponseDone(response=view):
+                self._answering.discard(view.id)
+                if view.status is ResponseStatus.FAILED:
+                    error = view.status_details.error if view.status_details else None
+                    self.failure = error.message if error else "no reason given"
+            case _:
+                pass
+
+
+class _OneFile:
+    """Collects all answers for one wav, on a real time line from the first one's beginning."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[float, bytes, int]] = []
+
+    def heard(self, answer: HeardAnswer) -> None:
+        self._pieces.extend((span.starts_at_ms, span.pcm, span.rate_hz) for span in answer.spans)
+
+    def write(self, path: Path) -> None:
+        if self._pieces:
+            rate_hz = self._pieces[0][2]
+            write_wav(path, lay_out(join(self._pieces), zero_ms=self._pieces[0][0], rate_hz=rate_hz), rate_hz)
+
+
+async def then_silence(pcm: bytes, rate_hz: int, over: asyncio.Event) -> AsyncIterator[bytes]:
+    """``pcm``, then silence for ever, as a microphone in a quiet room; sets ``over`` between the two."""
+    yield pcm
+    over.set()
+    silence = bytes(pcm16_bytes(CHUNK_MS, rate_hz))
+    while True:
+        yield silence
+
+
+async def talk(options: TalkOptions, console: Console) -> None:
+    """Hold the conversation and print it as it goes.
+
+    Raises:
+        DuplexClientError: no connection, a refusal, no answer.
+        NoSoundDevice: a sound device is needed and there is none.
+        UnreadableAudio: the file holds no sound.
+    """
+    pcm = load_pcm(options.wav) if options.wav is not None else None
+    line, collected = InputLine(), _OneFile()
+    try:
+        async with DuplexClient(options.url, options.api_key, options.model) as client:
+            await client.update_session(_patch(client, options))
+            view = ConversationView(console, Latencies(line), client.clock.now_ms())
+            async with Player(client, sinks=[collected]) as player:
+                with view, ExitStack() as devices:
+                    client.observe(view.show)
+                    if options.out is None:
+                        devices.enter_context(loudspeaker(player.playback, SESSION_RATE_HZ))
+                    if pcm is not None:
+                        await _say(client, player, pcm, line, options.patience_s)
+                        return
+                    console.print("Speak; Ctrl-C hangs up. Use headphones, or the assistant hears itself.")
+                    source = devices.enter_context(microphone(SESSION_RATE_HZ))
+                    await client.stream_pcm(source, SESSION_RATE_HZ, paced=False, chunk_ms=CHUNK_MS, on_chunk=line.sent)
+    finally:
+        if options.out is not None:
+            collected.write(options.out)
+
+
+def _patch(client: DuplexClient, options: TalkOptions) -> SessionPatch:
+    """What is asked of the session: transcripts where the model gives any, and the user's instructions."""
+    patch = SessionPatch()
+    if client.session.capabilities.input_transcription:
+        patch = SessionPatch(audio=AudioPatch(input=InputPatch(transcription=Transcription())))
+    if options.instructions is not None:
+        patch = msgspec.structs.replace(patch, instructions=options.instructions)
+    return patch
+
+
+async def _say(client: DuplexClient, player: Player, pcm: bytes, line: InputLine, patience_s: float) -> None:
+    """Say all of ``pcm`` in real time, and listen until it has been answered."""
+    over, state = asyncio.Event(), TalkState()
+    unobserve = client.observe(lambda event, _at_ms: state.absorb(event))
+    source = then_silence(pcm, SESSION_RATE_HZ, over)
+    speaking = asyncio.create_task(
+        client.stream_pcm(source, SESSION_RATE_HZ, chunk_ms=CHUNK_MS, on_chunk=line.sent), name="duplex-client talk"
+    )
+    try:
+        await _first_of(asyncio.create_task(over.wait()), speaking)
+        answered = asyncio.create_task(_answered(client, state, patience_s))
+        await _first_of(answered, speaking)
+        await player.idle()
+    finally:
+        unobserve()
+        speaking.cancel()
+        await asyncio.wait([speaking])
+
+
+async def _first_of(wanted: asyncio.Task[object], speaking: asyncio.Task[None]) -> None:
+    """Wait for ``wanted``; when the speaking fails first, raise why."""
+    try:
+        await asyncio.wait([wanted, speaking], return_when=asyncio.FIRST_COMPLETED)
+        if speaking.done():
+            speaking.result()
+        await wanted
+    finally:
+        wanted.cancel()
+
+
+async def _answered(client: DuplexClient, state: TalkState, patience_s: float) -> None:
+    with client.events() as events:
+        try:
+            async with asyncio.timeout(patience_s):
+                while not state.answered:
+                    await anext(events)
+        except TimeoutError:
+            if not state.spoke:
+                why = "the server heard no speech in the file"
+            elif state.turns == 0:
+                why = "the server heard speech but no end of it"
+            else:
+                why = "the server took the turn and did not answer it to the end"
+            raise NoAnswer(f"no answer within {patience_s:g} s after the end of the file: {why}") from None
+    if state.failure is not None:
+        raise NoAnswer(f"the answer failed: {state.failure}")

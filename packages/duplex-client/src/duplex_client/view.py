@@ -1,0 +1,124 @@
+"""Shows a conversation while it is held: who speaks, partial transcripts, latencies.
+
+On a terminal the last line is alive; elsewhere every change is a line of its own. Fed with events by the command line and
+the demo. It only prints.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from duplex_client.latency import Latencies, StopLatency, TurnLatency
+from duplex_core.events import (
+    ErrorEvent,
+    Event,
+    OutputAudioDelta,
+    OutputBufferCleared,
+    OutputTextDelta,
+    OutputTranscriptDelta,
+    OutputTranscriptDone,
+    ResponseDone,
+    ResponseStatus,
+    SessionClosed,
+    SpeechStarted,
+    TranscriptionCompleted,
+    TranscriptionDelta,
+    TranscriptionFailed,
+)
+
+_STYLES = {"you": "cyan", "heard": "cyan", "assistant": "green", "latency": "magenta", "error": "bold red"}
+_WIDTH = max(map(len, _STYLES))
+
+
+class ConversationView:
+    """Prints one conversation; use it as a context manager.
+
+    Args:
+        console: Where to; its being a terminal decides between a live line and plain lines.
+        latencies: Who computes the figures shown.
+        zero_ms: The moment from which the shown times count, on the client's clock.
+    """
+
+    def __init__(self, console: Console, latencies: Latencies, zero_ms: float) -> None:
+        self._console = console
+        self._latencies = latencies
+        self._zero_ms = zero_ms
+        self._partial: dict[str, str] = {}
+        self._speaking: set[str] = set()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(Text(), console=self._console, transient=True, refresh_per_second=12)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, who: str, what: str, at_ms: float) -> None:
+        """Print a line that stays."""
+        self._console.print(self._line(who, what, at_ms), soft_wrap=True)
+
+    def show(self, event: Event, at_ms: float) -> None:
+        """Show what an event tells; for a client's ``observe``."""
+        match self._latencies.follow(event, at_ms):
+            case TurnLatency(ms=ms):
+                self.say("latency", f"first audio {ms / 1000:.2f} s after the end of your speech", at_ms)
+            case StopLatency(ms=ms):
+                self.say("latency", f"silent {ms / 1000:.2f} s after you began to interrupt", at_ms)
+            case None:
+                pass
+        match event:
+            case SpeechStarted():
+                self.say("you", "speaking", at_ms)
+            case TranscriptionDelta():
+                self._grow("heard", event.item_id, event.delta, at_ms)
+            case TranscriptionCompleted():
+                self._settle("heard", event.item_id, event.transcript or "(nothing)", at_ms)
+            case TranscriptionFailed():
+                self._settle("heard", event.item_id, f"(not understood: {event.error.message})", at_ms)
+            case OutputAudioDelta() if event.response_id not in self._speaking:
+                self._speaking.add(event.response_id)
+                self.say("assistant", "speaking", at_ms)
+            case OutputTranscriptDelta() | OutputTextDelta():
+                self._grow("assistant", event.response_id, event.delta, at_ms)
+            case OutputTranscriptDone():
+                self._settle("assistant", event.response_id, event.transcript, at_ms)
+            case OutputBufferCleared():
+                self.say("assistant", f"interrupted, {event.audio_end_ms / 1000:.2f} s of it were heard", at_ms)
+            case ResponseDone(response=view) if view.status is ResponseStatus.FAILED:
+                cause = view.status_details.error if view.status_details else None
+                self.say("error", f"the answer failed: {cause.message if cause else 'no reason given'}", at_ms)
+            case ErrorEvent():
+                self.say("error", event.error.message, at_ms)
+            case SessionClosed() if event.error is not None:
+                self.say("error", f"the session ended: {event.error.message}", at_ms)
+            case _:
+                pass
+
+    def _grow(self, who: str, key: str, delta: str, at_ms: float) -> None:
+        self._partial[key] = self._partial.get(key, "") + delta
+        line = self._line(who, f"{self._partial[key]} …", at_ms)
+        if self._live is not None:
+            self._live.update(line)
+        else:
+            self._console.print(line, soft_wrap=True)
+
+    def _settle(self, who: str, key: str, whole: str, at_ms: float) -> None:
+        self._partial.pop(key, None)
+        if self._live is not None:
+            self._live.update(Text())
+        self.say(who, whole, at_ms)
+
+    def _line(self, who: str, what: str, at_ms: float) -> Text:
+        seconds = (at_ms - self._zero_ms) / 1000.0
+        return Text.assemble((f"{seconds:7.2f} s  ", "dim"), (f"{who:<{_WIDTH}}  ", _STYLES[who]), what)

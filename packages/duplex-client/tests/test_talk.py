@@ -1,0 +1,185 @@
+"""The command line: what it says, writes and returns."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import soundfile
+from rich.console import Console
+from typer.testing import CliRunner
+
+from duplex_client.audio import write_wav
+from duplex_client.cli import app
+from duplex_client.devices import Cursor
+from duplex_client.errors import ConnectionClosed
+from duplex_client.talk import NoAnswer, TalkOptions, TalkState, talk
+from duplex_core.commands import InputAudioBufferAppend, SessionUpdate
+from duplex_core.config import SessionConfig, Transcription
+from duplex_core.errors import ErrorCode
+from duplex_core.events import (
+    CloseReason,
+    Event,
+    InputCommitted,
+    OutputTranscriptDone,
+    SessionUpdated,
+    SpeechStarted,
+    SpeechStopped,
+    TranscriptionCompleted,
+    TranscriptionDelta,
+    TranscriptUsage,
+)
+from tests.clients.scripted import RATE_HZ, Peer, audio, begin, closed, created, done, scripted, tone, words
+
+STARTED = SpeechStarted(audio_start_ms=0, item_id="item_1")
+STOPPED = SpeechStopped(audio_end_ms=100, item_id="item_1")
+COMMITTED = InputCommitted(item_id="item_1")
+
+
+async def configure(peer: Peer) -> None:
+    update = await peer.expect(SessionUpdate)
+    assert msgspec.to_builtins(update.session) == {"audio": {"input": {"transcription": {}}}}
+    config = SessionConfig(model="scripted", transcription=Transcription())
+    await peer.send(SessionUpdated(session=created(config).session))
+
+
+async def answers(peer: Peer) -> None:
+    """Take 200 ms of audio, of which 100 ms are the file and the rest is the silence after it; answer."""
+    await configure(peer)
+    heard = b""
+    while len(heard) < len(tone(200)):
+        heard += (await peer.expect(InputAudioBufferAppend)).audio
+    assert heard == tone(100, 1000) + tone(100, 0)
+    text = TranscriptionDelta(item_id="item_1", content_index=0, delta="what is")
+    usage = TranscriptUsage(seconds=0.1)
+    whole = TranscriptionCompleted(item_id="item_1", content_index=0, transcript="what is it", usage=usage)
+    said = OutputTranscriptDone(
+        response_id="resp_1", item_id="i", output_index=0, content_index=0, transcript="It is this."
+    )
+    await peer.send(STARTED, text, STOPPED, COMMITTED, whole)
+    await peer.send(*begin(), words("It is"), audio(tone(60, 7)), said, done())
+    await peer.hang_up()
+
+
+async def mute(peer: Peer) -> None:
+    await configure(peer)
+    await peer.hang_up()
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    path = tmp_path / "question.wav"
+    write_wav(path, np.frombuffer(tone(100), dtype="<i2"), RATE_HZ)
+    return path
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+async def test_a_file_is_said_and_its_answer_written_and_shown(wav: Path, tmp_path: Path, terminal: bool) -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=terminal, width=100)
+    async with scripted(answers) as server:
+        await talk(TalkOptions(url=server.url, wav=wav, out=tmp_path / "out" / "answer.wav"), console)
+    samples, rate = soundfile.read(tmp_path / "out" / "answer.wav", dtype="int16")
+    assert (rate, samples.tobytes()) == (RATE_HZ, tone(60, 7))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue())
+    for line in ("you        speaking", "heard      what is it", "assistant  It is this."):
+        assert line in text
+    assert re.search(r"latency    first audio \d+\.\d\d s after the end of your speech", text)
+    if not terminal:
+        assert "heard      what is …" in text
+
+
+async def test_the_command_itself_ends_with_zero(wav: Path, tmp_path: Path) -> None:
+    async with scripted(answers) as server:
+        command = ("from duplex_client.cli import main; main()", "talk", "--wav", str(wav), "--url", server.url)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", *command, "--out", str(tmp_path / "a.wav"), stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert b"It is this." in out
+    assert (tmp_path / "a.wav").exists()
+
+
+async def test_a_server_that_hears_nothing_is_no_answer(wav: Path, tmp_path: Path) -> None:
+    async with scripted(mute) as server:
+        options = TalkOptions(url=server.url, wav=wav, out=tmp_path / "a.wav", patience_s=0.2)
+        with pytest.raises(NoAnswer, match="heard no speech"):
+            await talk(options, Console(file=io.StringIO()))
+    assert not (tmp_path / "a.wav").exists()
+
+
+async def test_a_session_that_dies_while_speaking_is_told(wav: Path, tmp_path: Path) -> None:
+    async def dies(peer: Peer) -> None:
+        await configure(peer)
+        await peer.expect(InputAudioBufferAppend)
+        await peer.send(closed(CloseReason.ERROR, ErrorCode.INTERNAL_ERROR))
+
+    async with scripted(dies) as server:
+        options = TalkOptions(url=server.url, wav=wav, out=tmp_path / "a.wav")
+        with pytest.raises(ConnectionClosed, match="internal_error"):
+            await talk(options, Console(file=io.StringIO()))
+
+
+@pytest.mark.parametrize(
+    ("events", "answered"),
+    [
+        ((), False),
+        ((STARTED, STOPPED, COMMITTED), False),
+        ((STARTED, STOPPED, COMMITTED, *begin()), False),
+        ((STARTED, STOPPED, COMMITTED, *begin(), done()), True),
+        ((STARTED, STOPPED, COMMITTED, *begin(), done(), STARTED), False),
+        ((STARTED, STOPPED, COMMITTED, *begin(), STARTED, done(), STOPPED, COMMITTED), False),
+        ((STARTED, STOPPED, COMMITTED, *begin(), STARTED, done(), STOPPED, COMMITTED, *begin("r"), done("r")), True),
+    ],
+)
+def test_a_conversation_is_over_when_nothing_waits_for_its_answer(events: tuple[Event, ...], answered: bool) -> None:
+    state = TalkState()
+    for event in events:
+        state.absorb(event)
+    assert state.answered is answered
+
+
+def run(*args: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["talk", *args])
+    return result.exit_code, result.output + (result.stderr if result.stderr not in result.output else "")
+
+
+@pytest.mark.parametrize("args", [(), ("--mic", "--wav", "x.wav")])
+def test_a_wrong_command_line_says_what_is_wanted(args: tuple[str, ...]) -> None:
+    code, text = run(*args)
+    assert code == 2
+    assert "--wav FILE or --mic" in text
+
+
+def test_problems_are_one_sentence_and_a_one(wav: Path, tmp_path: Path) -> None:
+    code, text = run("--wav", str(tmp_path / "absent.wav"))
+    assert (code, "absent.wav" in text) == (1, True)
+    code, text = run("--wav", str(wav), "--url", "ws://127.0.0.1:9", "--out", str(tmp_path / "a.wav"))
+    assert (code, "cannot reach ws://127.0.0.1:9/v1/realtime" in text) == (1, True)
+    code, text = run("--wav", str(wav), "--url", "ftp://host")
+    assert (code, "no server address" in text) == (1, True)
+
+
+async def test_without_sound_hardware_it_says_what_to_install(wav: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    async with scripted(mute) as server:
+        url = server.url
+        code, text = await asyncio.to_thread(run, "--wav", str(wav), "--url", url)
+    assert code == 1
+    assert "duplex-client[mic]" in text
+    assert "--out FILE" in text
+
+
+def test_a_sound_card_is_followed_without_seams_until_it_runs_away() -> None:
+    cursor = Cursor()
+    assert cursor.advance(1000.0, 20.0) == 1000.0
+    assert cursor.advance(1035.0, 20.0) == 1020.0
+    assert cursor.advance(1012.0, 20.0) == 1040.0
+    assert cursor.advance(1500.0, 20.0) == 1500.0
