@@ -28,12 +28,7 @@ REFUSED_EVENTS = {
 _BETA_PARTS = {
     "user": {"text": "input_text", "audio": "input_audio"},
     "system": {"text": "input_text"},
-    "assistant": {
-        "text": "output_text",
-        "audio": "output_audio",
-        "input_text": "output_text",
-        "input_audio": "output_audio",
-    },
+    "assistant": {"text": "output_text", "audio": "output_audio"},
 }
 """For each role, the part types of the beta protocol and what the GA protocol calls them."""
 
