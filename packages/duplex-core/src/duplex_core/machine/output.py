@@ -280,7 +280,8 @@ class OutputSide:
         for track in core.playback.drained(core.now_ms):
             self._settle(track)
         if core.playback:
-            core.set_timer(PLAYBACK_TIMER, max(core.playback.ends_at_ms, core.now_ms))
+            if core.playback.ends_at_ms > core.now_ms:  # else it is still being made, and its next sound sets the timer
+                core.set_timer(PLAYBACK_TIMER, core.playback.ends_at_ms)
         elif core.lanes.sound is Sound.SOUNDING:
             core.lanes.move(Sound, Trigger.DRAINED)
             self._arm_idle()
