@@ -29,7 +29,8 @@ from duplex_core.model import (
 )
 from model_cascade.marks import clause_marks
 from model_cascade.parts.clauses import ClauseSplitter
-from model_cascade.payloads import AnswerEnd, Ask, CallPiece, TextPiece, Utter, Uttered
+from model_cascade.parts.language_model import ChatRequest, Finished, FinishReason, TextDelta, ToolCallDelta, Usage
+from model_cascade.payloads import Utter, Uttered
 
 LANGUAGE = "language"
 VOICE = "voice"
@@ -58,7 +59,7 @@ class Answer:
     """
 
     def __init__(
-        self, ask: Ask, config: SessionConfig, fence: Fence, *, rate_hz: int, new_id: Callable[[str], str]
+        self, ask: ChatRequest, config: SessionConfig, fence: Fence, *, rate_hz: int, new_id: Callable[[str], str]
     ) -> None:
         self.ask = ask
         self.config = config
@@ -69,7 +70,7 @@ class Answer:
         self._clauses: dict[str, str] = {}
         self._splitter = ClauseSplitter()
         self._calls: dict[int, OpenCall] = {}
-        self._end: AnswerEnd | None = None
+        self._end: Finished | None = None
         self._held: deque[Decision] | None = deque()
         self._said = ""
         self._chars = 0
@@ -108,11 +109,11 @@ class Answer:
     def take(self, output: StageOutput) -> Sequence[ModelOutput]:
         """A stage's output that belongs to this answer."""
         match output.payload:
-            case TextPiece(text=text):
+            case TextDelta(text=text):
                 return self._text(text)
-            case CallPiece() as piece:
+            case ToolCallDelta() as piece:
                 return self._say(self._call(piece))
-            case AnswerEnd() as end:
+            case Finished() as end:
                 return self._language_done(end)
             case Uttered(pcm=pcm):
                 return self._uttered(output.request_id, pcm)
@@ -124,7 +125,7 @@ class Answer:
         if output.stage == VOICE:
             return self._uttered(output.request_id, b"")
         if self._end is None:
-            return self._language_done(AnswerEnd(cut=False, input_tokens=0, output_tokens=0))
+            return self._language_done(Finished(reason=FinishReason.STOP, usage=Usage()))
         return ()
 
     @property
@@ -145,7 +146,7 @@ class Answer:
             outputs.append(self._submit(VOICE, request_id, Utter(text=clause, voice=self.config.voice or "")))
         return outputs
 
-    def _call(self, piece: CallPiece) -> list[Decision]:
+    def _call(self, piece: ToolCallDelta) -> list[Decision]:
         decisions: list[Decision] = []
         known = self._calls.get(piece.index)
         if known is None:
@@ -163,7 +164,7 @@ class Answer:
         self._calls.clear()
         return ended
 
-    def _language_done(self, end: AnswerEnd) -> Sequence[ModelOutput]:
+    def _language_done(self, end: Finished) -> Sequence[ModelOutput]:
         self._end = end
         outputs = [*self._say(self._end_calls())]
         if self._spoken:
@@ -191,8 +192,9 @@ class Answer:
     def _end_if_done(self) -> Sequence[ModelOutput]:
         if self._end is None or self._clauses:
             return ()
-        usage = TokenUsage(input_tokens=self._end.input_tokens, output_tokens=self._end.output_tokens)
-        reason = StopReason.MAX_TOKENS if self._end.cut else StopReason.DONE
+        spent = self._end.usage
+        usage = TokenUsage(input_tokens=spent.prompt_tokens, output_tokens=spent.completion_tokens)
+        reason = StopReason.MAX_TOKENS if self._end.reason is FinishReason.LENGTH else StopReason.DONE
         return self._say([EndTurn(fence=self._fence, reason=reason, usage=usage)])
 
     def _say(self, decisions: list[Decision]) -> Sequence[ModelOutput]:

@@ -83,7 +83,7 @@ def stage_plan(checkpoint: Checkpoint, deploy: pydantic.BaseModel) -> StagePlan:
 
 def create_session(context: SessionContext) -> CascadeSession:
     """The model's side of one conversation."""
-    return CascadeSession(context, rate_hz=OUTPUT_RATE_HZ, speculate=_settings(context.deploy).speculate)
+    return CascadeSession(context, rate_hz=OUTPUT_RATE_HZ, settings=_settings(context.deploy))
 
 
 @hookimpl

@@ -20,6 +20,7 @@ from model_cascade.answer import Answer
 from model_cascade.listening import RECOGNIZER, Listening
 from model_cascade.payloads import Recognized
 from model_cascade.prompt import build, missing_transcripts
+from model_cascade.settings import CascadeSettings
 from model_cascade.silence import says_nothing
 
 
@@ -29,14 +30,15 @@ class CascadeSession:
     Args:
         context: who it is for.
         rate_hz: the rate of the voices.
-        speculate: whether to begin an answer at a pause, before the turn is over.
+        settings: the deploy settings.
     """
 
-    def __init__(self, context: SessionContext, *, rate_hz: int, speculate: bool) -> None:
+    def __init__(self, context: SessionContext, *, rate_hz: int, settings: CascadeSettings) -> None:
         self._config: SessionConfig = context.config
         self._fence = Fence(session_id=context.session_id)
         self._rate_hz = rate_hz
-        self._speculate = speculate and not context.chat
+        self._language = settings.language_model
+        self._speculate = settings.speculate and not context.chat
         self._serial = 0
         self._listening = Listening(self._new_id)
         self._answer: Answer | None = None
@@ -130,7 +132,9 @@ class CascadeSession:
             return outputs
         said = MessageItem(id=item_id, role=Role.USER, content=(InputAudio(transcript=text),))
         known = self._listening.transcripts
-        ask = build(self._config, tuple(with_transcript(item, known) for item in (*self._history, said)))
+        ask = build(
+            self._config, tuple(with_transcript(item, known) for item in (*self._history, said)), self._language
+        )
         self._answer = Answer(ask, self._config, self._fence, rate_hz=self._rate_hz, new_id=self._new_id)
         return [*outputs, self._answer.begin()]
 
@@ -162,7 +166,7 @@ class CascadeSession:
         if turn.cause is m.ResponseCause.COMMIT and _silent(history):
             self._open = None
             return [*self._abandon(), m.Listen(fence=turn.fence)]
-        ask = build(turn.config, history)
+        ask = build(turn.config, history, self._language)
         self._history = history
         if self._answer is not None and self._answer.ask == ask and self._answer.config == turn.config:
             return self._release(self._answer, turn.fence)
@@ -257,4 +261,3 @@ def _silent(history: tuple[Item, ...]) -> bool:
     if not isinstance(last, MessageItem) or last.role is not Role.USER:
         return False
     return all(isinstance(part, InputAudio) and says_nothing(part.transcript or "") for part in last.content)
-

@@ -26,19 +26,25 @@ from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.invariants import check
 from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.stages import StageHost
-from model_cascade.payloads import AnswerEnd, Ask, CallPiece, Recognized, TextPiece, Uttered
+from model_cascade.parts.language_model import ChatRequest, Finished, FinishReason, TextDelta, ToolCallDelta, Usage
+from model_cascade.payloads import Recognized, Uttered
 from model_cascade.plugin import OUTPUT_RATE_HZ, duplex_register_models
 
 RATE_HZ = 16000
 SPEC = duplex_register_models()[0]
 
-Reply = Callable[[Ask], list[Any]]
+Reply = Callable[[ChatRequest], list[Any]]
+
+
+def finished(read: int, written: int) -> Finished:
+    """The end of an answer that took these many tokens."""
+    return Finished(reason=FinishReason.STOP, usage=Usage(prompt_tokens=read, completion_tokens=written))
 
 
 def said(text: str) -> list[Any]:
     """What a language model gives for a plain answer, word by word."""
-    words = [TextPiece(text=word + " ") for word in text.split()]
-    return [*words, AnswerEnd(cut=False, input_tokens=7, output_tokens=len(words))]
+    words = [TextDelta(text=word + " ") for word in text.split()]
+    return [*words, finished(7, len(words))]
 
 
 @dataclasses.dataclass
@@ -65,7 +71,7 @@ class Stages(StageHost):
         self.heard = "what is the time"
         self.reply: Reply = lambda ask: said("It is noon. And the sun is high above the old town today.")
         self.recognizer = Scripted(lambda payload: [Recognized(text=self.heard)])
-        self.language = Scripted(lambda ask: self.reply(ask))
+        self.language = Scripted(lambda ask: self.reply(ask))  # noqa: PLW0108 -- tests change the reply
         self.voice = Scripted(lambda utter: [Uttered(pcm=bytes(2 * (OUTPUT_RATE_HZ * 60 // 1000) * len(utter.text)))])
 
     def worker(self, stage: str) -> StageWorker:
@@ -89,7 +95,7 @@ def say(talk: ConversationDriver, ms: float = 1200.0) -> None:
     talk.stream(burst(ms, RATE_HZ) + silence(800, RATE_HZ))
 
 
-def last_user_message(ask: Ask) -> str:
+def last_user_message(ask: ChatRequest) -> str:
     return [message.content for message in ask.messages if message.role == "user"][-1]
 
 
@@ -137,7 +143,7 @@ def test_going_on_after_a_pause_throws_the_begun_answer_away(talk: ConversationD
 
 
 def test_partial_transcripts_come_while_the_user_speaks(talk: ConversationDriver, stages: Stages) -> None:
-    words = "one two three four five six seven eight nine ten".split()
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     stages.recognizer.answer = lambda payload: [
         Recognized(text=" ".join(words[: max(1, len(payload.pcm) // (2 * RATE_HZ // 3))]))
     ]
@@ -205,15 +211,18 @@ def test_a_tool_call_and_its_result(talk: ConversationDriver, stages: Stages) ->
     tool = FunctionTool(name="clock", description="tells the time", parameters={"type": "object"})
     talk.send(c.SessionUpdate(session=SessionPatch(tools=[tool])))
     stages.reply = lambda ask: [
-        CallPiece(index=0, call_id="call_7", name="clock", arguments='{"zone":'),
-        CallPiece(index=0, call_id="call_7", name="clock", arguments=' "utc"}'),
-        CallPiece(index=1, call_id="call_8", name="clock", arguments="{}"),
-        AnswerEnd(cut=False, input_tokens=1, output_tokens=1),
+        ToolCallDelta(index=0, call_id="call_7", name="clock", arguments='{"zone":'),
+        ToolCallDelta(index=0, call_id="call_7", name="clock", arguments=' "utc"}'),
+        ToolCallDelta(index=1, call_id="call_8", name="clock", arguments="{}"),
+        finished(1, 1),
     ]
     say(talk)
     done = talk.wait_for(e.ResponseDone)
     calls = [item for item in done.response.output if isinstance(item, FunctionCallItem)]
-    assert [(call.call_id, json.loads(call.arguments)) for call in calls] == [("call_7", {"zone": "utc"}), ("call_8", {})]
+    assert [(call.call_id, json.loads(call.arguments)) for call in calls] == [
+        ("call_7", {"zone": "utc"}),
+        ("call_8", {}),
+    ]
     assert [event.call_id for event in talk.all_of(e.FunctionArgumentsDone)] == ["call_7", "call_8"]
     stages.reply = lambda ask: said("Noon.")
     for call, output in (("call_8", "eight"), ("call_7", "seven")):
@@ -225,7 +234,7 @@ def test_a_tool_call_and_its_result(talk: ConversationDriver, stages: Stages) ->
         ("call_8", "eight"),
         ("call_7", "seven"),
     ]
-    assert [call for message in messages for call in message.tool_calls][0][0] == "call_7"
+    assert [call.call_id for message in messages for call in message.tool_calls] == ["call_7", "call_8"]
 
 
 @pytest.mark.parametrize("stage", ["recognizer", "language", "voice"])
@@ -304,7 +313,7 @@ def test_a_chat_request_is_answered_in_text(stages: Stages) -> None:
     (submit,) = session.handle(fence, 0.0)
     assert isinstance(submit, m.Submit)
     ask = submit.request.payload
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, ChatRequest)
     assert [message.content for message in ask.messages][-1] == "Hi"
     texts = []
     for piece in said("Good day."):
@@ -323,5 +332,3 @@ def talk_fence() -> Any:
     from duplex_core.fence import Fence
 
     return Fence(session_id="chat_1", turn=1)
-
-

@@ -1,0 +1,53 @@
+"""The language model's stage: a conversation in, text and tool calls out. Made on a worker thread by the ``thread`` runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from model_cascade.parts.errors import Cancel
+from model_cascade.parts.language_model import ChatRequest, Finished, FinishReason, LanguageModel
+from model_cascade.settings import LanguageModelSettings
+
+
+def load_language_model(settings: LanguageModelSettings) -> LanguageModel:
+    """The language model that the deploy settings name.
+
+    Raises:
+        PartError: it cannot be loaded; says why.
+    """
+    if settings.provider == "openai":
+        from model_cascade.parts.chat_endpoint import ChatEndpoint  # noqa: PLC0415
+
+        return ChatEndpoint(
+            base_url=str(settings.base_url),
+            api_key=settings.api_key.get_secret_value() if settings.api_key is not None else None,
+            model=settings.model or "",
+            timeout_s=settings.timeout_s,
+        )
+    from model_cascade.parts.local_language_model import LocalLanguageModel  # noqa: PLC0415
+
+    return LocalLanguageModel()
+
+
+class LanguageWorker:
+    """A :class:`~duplex_core.stages.StageWorker`.
+
+    Args:
+        settings: which language model, and how it is reached.
+    """
+
+    def __init__(self, *, settings: LanguageModelSettings) -> None:
+        self._model = load_language_model(settings)
+
+    def run(self, payload: Any, emit: Callable[[Any], None], cancelled: Cancel) -> None:
+        """Answer one conversation, piece by piece."""
+        assert isinstance(payload, ChatRequest)
+        for delta in self._model.stream(payload, cancelled):
+            if isinstance(delta, Finished) and delta.reason is FinishReason.CANCELLED:
+                return
+            emit(delta)
+
+    def close(self) -> None:
+        """Release the model."""
+        self._model.close()
