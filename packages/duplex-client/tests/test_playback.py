@@ -31,6 +31,16 @@ def test_a_gap_in_the_arrival_is_a_gap_in_what_is_heard() -> None:
     assert [span.starts_at_ms for span in clock.spans("a", 1200.0)] == [1000.0, 1150.0]
 
 
+def test_one_can_tell_when_so_much_will_have_been_heard() -> None:
+    clock = PlaybackClock()
+    clock.add("a", tone(100), RATE_HZ, 1000.0)
+    clock.add("a", tone(100), RATE_HZ, 1150.0)
+    assert clock.sounds_at_ms("a", 100.0) == 1100.0
+    assert clock.sounds_at_ms("a", 140.0) == 1190.0
+    assert clock.sounds_at_ms("a", 201.0) is None
+    assert clock.sounds_at_ms("b", 1.0) is None
+
+
 def test_dropping_cuts_at_the_very_sample_and_refuses_the_rest() -> None:
     clock = PlaybackClock()
     clock.add("a", tone(500), RATE_HZ, 0.0)

@@ -197,6 +197,40 @@ async def test_a_silent_player_acknowledges_nothing() -> None:
         assert s.acks == []
 
 
+async def test_one_can_wait_until_so_much_was_heard() -> None:
+    async with stage() as s:
+        await s.tell(*begin())
+        waiting = asyncio.ensure_future(s.player.reached("resp_1", 150.0))
+        await s.clock.advance(500.0)
+        await s.tell(audio(tone(100)), audio(tone(100)))
+        await s.clock.advance(149.0)
+        assert not waiting.done()
+        await s.clock.advance(1.0)
+        assert await waiting
+
+
+@pytest.mark.parametrize("event", [INTERRUPTIONS[2], done()], ids=["cut", "ended"])
+async def test_one_does_not_wait_for_what_will_not_be_heard(event: Event) -> None:
+    async with stage() as s:
+        await s.tell(*begin(), audio(tone(100)))
+        waiting = asyncio.ensure_future(s.player.reached("resp_1", 150.0))
+        await s.clock.advance(50.0)
+        await s.tell(event)
+        await s.clock.advance(100.0)
+        assert waiting.done()
+        assert not await waiting
+        assert not await s.player.reached("resp_1", 150.0)
+
+
+async def test_waiting_for_sound_ends_with_the_connection() -> None:
+    async with stage() as s:
+        await s.tell(*begin())
+        waiting = asyncio.ensure_future(s.player.reached("resp_1", 150.0))
+        s.engine.vanish()
+        await settle()
+        assert not await waiting
+
+
 async def test_text_answers_are_none_of_its_business() -> None:
     async with stage() as s:
         await s.tell(*begin(), done())

@@ -7,11 +7,18 @@ import asyncio
 import pytest
 
 from duplex_client.errors import ConsumerLagged
-from duplex_client.streams import Mailbox
+from duplex_client.streams import Mailbox, Signal
 
 
 def mailbox(limit: int = 3) -> Mailbox[int]:
     return Mailbox(limit=limit, what="numbers")
+
+
+async def test_a_signal_raised_between_the_call_and_the_await_is_not_lost() -> None:
+    signal = Signal()
+    waiting = asyncio.ensure_future(signal.wait())  # runs only in the loop's next turn
+    signal.raise_()
+    await asyncio.wait_for(waiting, 5)
 
 
 async def test_items_come_in_order_and_the_end_is_quiet() -> None:

@@ -117,6 +117,15 @@ class PlaybackClock:
         """When the last of an answer that is queued will have sounded; ``None`` when nothing of it ever will."""
         return max((span.ends_at_ms for span in self._of(response_id)), default=None)
 
+    def sounds_at_ms(self, response_id: str, played_ms: float) -> float | None:
+        """When ``played_ms`` of an answer will have sounded, by what is queued now; ``None`` when that is not enough."""
+        missing_ms = played_ms
+        for span in self._of(response_id):
+            if missing_ms <= span.duration_ms:
+                return span.starts_at_ms + missing_ms
+            missing_ms -= span.duration_ms
+        return None
+
     def spans(self, response_id: str, now_ms: float) -> tuple[Span, ...]:
         """What of an answer has sounded by ``now_ms``, in order."""
         parts = (span.until(now_ms) for span in self._of(response_id) if span.starts_at_ms < now_ms)

@@ -8,10 +8,10 @@ heard or cut. It touches no sound card: a microphone front end renders the same 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -114,7 +114,8 @@ class Player:
         self._sinks = tuple(sinks)
         self._tracks: dict[str, _Track] = {}
         self._unobserve: Callable[[], None] = lambda: None
-        self._ended = Signal()
+        self._moved = Signal()
+        self._closed = False
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -152,7 +153,21 @@ class Player:
     async def idle(self) -> None:
         """Wait until everything that has begun was heard or cut."""
         while self._tracks:
-            await self._ended.wait()
+            await self._moved.wait()
+
+    async def reached(self, response_id: str, played_ms: float) -> bool:
+        """Wait until ``played_ms`` of an answer has sounded; ``False`` when it ended or was cut before."""
+        while True:
+            now_ms = self._clock.now_ms()
+            at_ms = self.playback.sounds_at_ms(response_id, played_ms)
+            if at_ms is not None and at_ms <= now_ms:
+                return True
+            handle = self._client.response(response_id)
+            over = handle is None or handle.done or self._closed
+            track = self._tracks.get(response_id)
+            if at_ms is None and over and (track is None or track.complete):
+                return False
+            await self._until(self._moved.wait(), at_ms)
 
     # -- in the receiving task: never waits -----------------------------------------------------------------------------
 
@@ -164,6 +179,7 @@ class Player:
         if isinstance(event, ResponseDone) and (track := self._tracks.get(event.response.id)) is not None:
             track.complete = True
         self._news.set()
+        self._moved.raise_()
 
     def _queue(self, event: OutputAudioDelta, at_ms: float) -> None:
         form = self._client.session.audio.output.format
@@ -191,14 +207,16 @@ class Player:
             now_ms = self._clock.now_ms()
             for response_id, track in list(self._tracks.items()):
                 await self._tend(response_id, track, now_ms)
-            await self._pause(now_ms)
+            await self._until(self._news.wait(), self._next_due_ms(now_ms))
 
     async def _outlive(self) -> None:
         """When the connection ends, what has arrived is all that there will be: play that."""
         await self._client.wait_closed()
+        self._closed = True
         for track in self._tracks.values():
             track.complete = True
         self._news.set()
+        self._moved.raise_()
 
     async def _tend(self, response_id: str, track: _Track, now_ms: float) -> None:
         """Acknowledge what is due of one answer, and let go of it when it has ended."""
@@ -219,11 +237,11 @@ class Player:
         ends_at_ms = self.playback.ends_at_ms(response_id)
         return ends_at_ms is None or ends_at_ms <= now_ms
 
-    async def _pause(self, now_ms: float) -> None:
-        """Sleep until there is something to tell: news, an acknowledgement due, an answer's end."""
-        waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(self._news.wait())]
-        if (wake_at_ms := self._next_due_ms(now_ms)) is not None:
-            waiting.append(asyncio.ensure_future(self._clock.sleep_until(wake_at_ms)))
+    async def _until(self, news: Coroutine[Any, Any, object], at_ms: float | None) -> None:
+        """Sleep until there is news, but not beyond ``at_ms``."""
+        waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(news)]
+        if at_ms is not None:
+            waiting.append(asyncio.ensure_future(self._clock.sleep_until(at_ms)))
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -231,6 +249,7 @@ class Player:
                 each.cancel()
 
     def _next_due_ms(self, now_ms: float) -> float | None:
+        """When there is something to tell, if nothing happens before: an acknowledgement, an answer's end."""
         ends = [self.playback.ends_at_ms(response_id) for response_id in self._tracks]
         due = [end for end in ends if end is not None and end > now_ms]
         if self._ack_every_ms is not None and self.playback.playing(now_ms) is not None:
@@ -250,4 +269,4 @@ class Player:
         self.playback.forget(response_id)
         for sink in self._sinks:
             sink.heard(answer)
-        self._ended.raise_()
+        self._moved.raise_()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from duplex_client.errors import ConsumerLagged
 
@@ -28,9 +28,9 @@ class Signal:
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    async def wait(self) -> None:
-        """Return the next time that it is raised."""
-        await self._event.wait()
+    def wait(self) -> Coroutine[Any, Any, object]:
+        """Wait for the next time that it is raised, counted from this call and not from the ``await``."""
+        return self._event.wait()
 
 
 class Mailbox(AsyncIterator[T], Generic[T]):

@@ -7,13 +7,13 @@ the demo. It only prints.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from duplex_client.latency import Latencies, StopLatency, TurnLatency
+from duplex_client.latency import StopLatency, TurnLatency
 from duplex_core.events import (
     ErrorEvent,
     Event,
@@ -35,18 +35,26 @@ _STYLES = {"you": "cyan", "heard": "cyan", "assistant": "green", "latency": "mag
 _WIDTH = max(map(len, _STYLES))
 
 
+class Stopwatch(Protocol):
+    """Computes the latencies to show; :class:`~duplex_client.latency.Latencies` does."""
+
+    def follow(self, event: Event, at_ms: float) -> TurnLatency | StopLatency | None:
+        """Take in an event that arrived at ``at_ms``; the latency that it completes, if it does."""
+        ...
+
+
 class ConversationView:
     """Prints one conversation; use it as a context manager.
 
     Args:
         console: Where to; its being a terminal decides between a live line and plain lines.
-        latencies: Who computes the figures shown.
+        stopwatch: Who computes the latencies shown.
         zero_ms: The moment from which the shown times count, on the client's clock.
     """
 
-    def __init__(self, console: Console, latencies: Latencies, zero_ms: float) -> None:
+    def __init__(self, console: Console, stopwatch: Stopwatch, zero_ms: float) -> None:
         self._console = console
-        self._latencies = latencies
+        self._stopwatch = stopwatch
         self._zero_ms = zero_ms
         self._partial: dict[str, str] = {}
         self._speaking: set[str] = set()
@@ -70,7 +78,7 @@ class ConversationView:
 
     def show(self, event: Event, at_ms: float) -> None:
         """Show what an event tells; for a client's ``observe``."""
-        match self._latencies.follow(event, at_ms):
+        match self._stopwatch.follow(event, at_ms):
             case TurnLatency(ms=ms):
                 self.say("latency", f"first audio {ms / 1000:.2f} s after the end of your speech", at_ms)
             case StopLatency(ms=ms):
