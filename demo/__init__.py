@@ -1,0 +1,1 @@
+"""One spoken conversation, held, timed and written down: what `nox -s demo` runs."""
