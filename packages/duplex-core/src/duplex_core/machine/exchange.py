@@ -53,8 +53,8 @@ class Exchange:
     """Moves inputs between one machine, one model session and the outside.
 
     Every method takes one input from outside and returns when everything that follows from it has been performed. A
-    failure of the model's or the machine's code comes out as it is; after one of the model's, the model is told nothing
-    more, so that the machine can still be closed.
+    failure of the model's or the machine's code comes out as it is; after one of the model's, or one that its answer brought
+    about, the model is told nothing more, so that the machine can still be closed.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Exchange:
         self._alarms: dict[str, float] = {}
         self._fence: Fence | None = None
         self._deaf = False
+        self._over = False
         self._now_ms = 0.0
 
     @property
@@ -133,25 +134,21 @@ class Exchange:
     def _work_off(self) -> None:
         while self._told:
             event = self._told.popleft()
-            if self._deaf:
-                continue
-            outputs = self._ask(event)
-            if isinstance(event, Closed):
-                self._deaf = True
-                continue
-            for output in outputs:
-                self._put_out(output)
+            if not self._deaf:
+                self._ask(event)
 
-    def _ask(self, event: ModelInput) -> tuple[ModelOutput, ...]:
-        answered = False
+    def _ask(self, event: ModelInput) -> None:
+        """Tell the model, and put out what it answers, unless the session is closed by then."""
+        whole = False
         try:
-            outputs = tuple(self._model.handle(event, self._now_ms))
-            answered = True
+            for output in tuple(self._model.handle(event, self._now_ms)):
+                if not self._over:
+                    self._put_out(output)
+            whole = True
         finally:
-            if not answered:
+            if not whole or isinstance(event, Closed):
                 self._deaf = True
                 self._told.clear()
-        return outputs
 
     def _put_out(self, output: ModelOutput) -> None:
         if isinstance(output, Submit):
@@ -194,6 +191,9 @@ class Exchange:
         self._requests = {key: request for key, request in self._requests.items() if request.lane not in lanes}
 
     def _release(self) -> None:
+        """Nothing may be begun any more; what was to be told has lost its meaning, but for the close itself."""
+        self._over = True
+        self._told.clear()
         self._forget(*Lane)
         self._timers.clear()
         self._alarms.clear()
