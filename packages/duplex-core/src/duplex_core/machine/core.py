@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from duplex_core.audio import pcm16_ms
-from duplex_core.capabilities import Capabilities
-from duplex_core.config import SessionConfig
+from duplex_core.capabilities import Capabilities, TurnPolicy
+from duplex_core.config import ServerVad, SessionConfig
 from duplex_core.events import Event, SessionView, session_view
 from duplex_core.fence import Fence
 from duplex_core.machine.heard import Playback
@@ -48,10 +48,27 @@ class Core:
         self._events: list[Event] = []
         self._effects: list[Effect] = []
 
+    @property
+    def server_vad(self) -> ServerVad | None:
+        """The settings of the speech detector, if one listens."""
+        vad = self.config.turn_detection
+        return vad if isinstance(vad, ServerVad) else None
+
+    @property
+    def streams(self) -> bool:
+        """Whether the model hears everything as it comes and takes its turns itself."""
+        return self.capabilities.turn_policy is TurnPolicy.MODEL
+
     def new_id(self, kind: str) -> str:
-        """A fresh id: the kind, the session and a counter, so that the same inputs give the same ids."""
-        self._serial += 1
-        return f"{kind}_{self.session_id.removeprefix('sess_')}_{self._serial}"
+        """A fresh id: the kind, the session and a counter, so that the same inputs give the same ids.
+
+        Never the id of an item that the client made, whatever it chose.
+        """
+        while True:
+            self._serial += 1
+            fresh = f"{kind}_{self.session_id.removeprefix('sess_')}_{self._serial}"
+            if self.history.find(fresh) is None:
+                return fresh
 
     def emit(self, *events: Event) -> None:
         """Tell the client."""

@@ -30,11 +30,11 @@ from duplex_core.items import (
 )
 from duplex_core.machine.core import Core
 from duplex_core.machine.heard import Speech
-from duplex_core.machine.history import Entry, truncate, visible
+from duplex_core.machine.history import ROOT, Entry, truncate, visible
 from duplex_core.machine.input import InputSide, announce
 from duplex_core.machine.output import OutputSide
 from duplex_core.machine.response import CONTENT_INDEX
-from duplex_core.model import HistoryChanged, ToolResult
+from duplex_core.model import ToolResult
 
 
 class Editing:
@@ -66,26 +66,39 @@ class Editing:
         if isinstance(item, FunctionCallOutputItem):
             core.tell(ToolResult(item=item, fence=core.fence))
         else:
-            self._tell_history()
+            self._output.sounding.tell_history()
 
-    def check(self, item: Item, param: str) -> None:
-        """Refuse an item that this conversation cannot hold.
+    def check(self, item: Item, param: str, given: tuple[Item, ...] = ()) -> None:
+        """Refuse an item that this conversation cannot hold. ``given`` are new items that it comes after.
 
         Raises:
             DuplexError: says what is wrong, and where below ``param``.
         """
         core = self._core
-        if item.id is not None and core.history.find(item.id) is not None:
-            raise refuse(ErrorCode.ITEM_EXISTS, f"there is an item {item.id!r} already", param=f"{param}.id")
-        if isinstance(item, FunctionCallOutputItem):
-            self._check_output(item, f"{param}.call_id")
-        elif isinstance(item, MessageItem):
+        taken = item.id is not None and (core.history.find(item.id) is not None or item.id == self._input.pending_id)
+        if taken or item.id == ROOT:
+            message = f"{item.id!r} cannot be a new item's id: it is taken"
+            raise refuse(ErrorCode.ITEM_EXISTS, message, param=f"{param}.id")
+        if isinstance(item, FunctionCallItem):
+            if item.call_id is not None and core.history.call(item.call_id) is not None:
+                message = f"there is a call {item.call_id!r} already"
+                raise refuse(ErrorCode.INVALID_VALUE, message, param=f"{param}.call_id")
+        elif isinstance(item, FunctionCallOutputItem):
+            if not any(isinstance(each, FunctionCallItem) and each.call_id == item.call_id for each in given):
+                self._check_output(item, f"{param}.call_id")
+        else:
             self._check_message(item, param)
 
     def _check_output(self, item: FunctionCallOutputItem, param: str) -> None:
         history = self._core.history
-        if not history.has_call(item.call_id):
+        call = history.call(item.call_id)
+        if call is None:
             raise refuse(ErrorCode.CALL_NOT_FOUND, f"no function call has the id {item.call_id!r}", param=param)
+        if call.status is not ItemStatus.COMPLETED:
+            message = (
+                f"the call {item.call_id!r} is not whole: wait for its end, or, if it was cut off, do not answer it"
+            )
+            raise refuse(ErrorCode.INVALID_VALUE, message, param=param)
         if history.answered(item.call_id):
             raise refuse(ErrorCode.INVALID_VALUE, f"the call {item.call_id!r} has its output already", param=param)
 
@@ -132,9 +145,9 @@ class Editing:
             message = f"item {command.item_id!r} is still being made; cancel its response first"
             raise refuse(ErrorCode.ACTIVE_RESPONSE, message, param="item_id")
         core.history.delete(entry)
-        self._input.forget(entry.id)
+        self._input.recognition.forget(entry.id)
         core.emit(ItemDeleted(item_id=entry.id))
-        self._tell_history()
+        self._output.sounding.tell_history()
 
     def truncate(self, command: ConversationItemTruncate) -> None:
         """The user heard an answer only so far; if it still sounds, or is still being made, it stops.
@@ -156,12 +169,11 @@ class Editing:
             message = f"audio_end_ms is {command.audio_end_ms}; the answer's audio has {int(entry.made_ms)} ms"
             raise refuse(ErrorCode.INVALID_VALUE, message, param="audio_end_ms")
         limit = float(command.audio_end_ms)
-        if any(track.item_id == entry.id for track in core.playback.tracks):
+        if item.status is ItemStatus.IN_PROGRESS or core.playback.playing(entry.id):
             self._output.interrupt(StatusReason.CLIENT_CANCELLED, heard_ms={entry.id: limit})
             return
         truncate(entry, limit)
-        core.emit(ItemTruncated(item_id=entry.id, content_index=CONTENT_INDEX, audio_end_ms=command.audio_end_ms))
-        self._tell_history()
-
-    def _tell_history(self) -> None:
-        self._core.tell(HistoryChanged(history=self._output.heard_history(), fence=self._core.fence))
+        core.playback.drop(entry.id)
+        ended = int(entry.kept_ms or 0.0)
+        core.emit(ItemTruncated(item_id=entry.id, content_index=CONTENT_INDEX, audio_end_ms=ended))
+        self._output.sounding.tell_history()

@@ -56,12 +56,26 @@ class Playback:
         """When the last of what was sent will have been heard."""
         return max((track.ends_at_ms for track in self._tracks), default=0.0)
 
+    @property
+    def due_ms(self) -> float | None:
+        """When the next answer that is wholly made will have been heard to its end."""
+        return min((track.ends_at_ms for track in self._tracks if track.generated), default=None)
+
     def find(self, response_id: str | None, item_id: str | None) -> Track | None:
         """The track named, or the newest when nothing is named; ``None`` when it was superseded or never was."""
         for track in reversed([*self._over, *self._tracks]):
             if response_id in (None, track.response_id) and item_id in (None, track.item_id):
                 return track
         return None
+
+    def playing(self, item_id: str) -> bool:
+        """Whether this item may still be sounding."""
+        return any(track.item_id == item_id for track in self._tracks)
+
+    def drop(self, item_id: str) -> None:
+        """Acknowledgements of this item, which is over, change nothing any more."""
+        kept = [track for track in self._over if track.item_id != item_id]
+        self._over = collections.deque(kept, maxlen=REMEMBERED)
 
     def begin(self, track: Track) -> None:
         """A new answer starts to sound, after those before it."""
@@ -73,14 +87,20 @@ class Playback:
         track.ends_at_ms = max(self.ends_at_ms, now_ms) + ms
 
     def acknowledge(self, track: Track, played_ms: float, now_ms: float) -> None:
-        """The client has heard ``track`` up to ``played_ms``; what comes after it shifts accordingly."""
+        """The client has heard ``track`` up to ``played_ms``: all before it is over, and what comes after it shifts."""
         track.ledger = track.ledger.play(played_ms)
         track.acknowledged = True
         if track not in self._tracks:
             return
-        shift = now_ms + track.ledger.sent_ms - track.ledger.played_ms - track.ends_at_ms
-        for other in self._tracks[self._tracks.index(track) :]:
-            other.ends_at_ms += shift
+        at = self._tracks.index(track)
+        if track.ledger.played_ms > 0.0:
+            for earlier in self._tracks[:at]:
+                earlier.ends_at_ms = min(earlier.ends_at_ms, now_ms)
+        self._shift(at, now_ms + track.ledger.sent_ms - track.ledger.played_ms - track.ends_at_ms)
+
+    def _shift(self, first: int, by_ms: float) -> None:
+        for track in self._tracks[first:]:
+            track.ends_at_ms += by_ms
 
     def drained(self, now_ms: float) -> list[Track]:
         """Take out the finished tracks that have been heard to their end by ``now_ms``."""
@@ -89,11 +109,15 @@ class Playback:
         self._over.extend(over)
         return over
 
-    def forget(self, track: Track) -> None:
-        """``track`` will not be played any further."""
-        for kept in (self._tracks, self._over):
-            if track in kept:
-                kept.remove(track)
+    def forget(self, track: Track, now_ms: float) -> None:
+        """``track`` will not be played any further; what comes after it begins sooner."""
+        if track in self._tracks:
+            at = self._tracks.index(track)
+            begins_ms = max((earlier.ends_at_ms for earlier in self._tracks[:at]), default=now_ms)
+            self._shift(at + 1, min(0.0, max(begins_ms, now_ms) - track.ends_at_ms))
+            self._tracks.remove(track)
+        elif track in self._over:
+            self._over.remove(track)
 
     def clear(self) -> list[Track]:
         """Take out everything: an interruption. What was over before stays as it was heard."""
@@ -118,7 +142,7 @@ class Speech(msgspec.Struct, kw_only=True):
         """How many characters of ``text`` had been spoken by ``heard_ms``.
 
         At the last of the model's marks that was reached, where there are any; else by proportion between the anchors,
-        cut back to a whole word.
+        cut back to a whole word. While the answer is still being made, text beyond the last of them was not spoken yet.
         """
         if heard_ms <= 0.0 or not text:
             return 0
@@ -129,18 +153,20 @@ class Speech(msgspec.Struct, kw_only=True):
         return self._by_proportion(text, heard_ms)
 
     def _by_proportion(self, text: str, heard_ms: float) -> int:
+        end = (TextMark(chars=len(text), ms=self.audio_ms),) if self.complete else ()
         below = TextMark(chars=0, ms=0.0)
-        for above in (*self.anchors, TextMark(chars=len(text), ms=self.audio_ms)):
+        for above in (*self.anchors, *end):
             if above.ms > heard_ms:
                 break
             below = above
         else:
             return min(below.chars, len(text))
+        least = min(below.chars, len(text))
         share = (heard_ms - below.ms) / (above.ms - below.ms)
-        chars = below.chars + int((above.chars - below.chars) * share)
-        if chars < len(text) and not text[chars].isspace():
-            chars = text.rfind(" ", 0, chars) + 1
-        return max(chars, min(below.chars, len(text)))
+        chars = min(below.chars + int((above.chars - below.chars) * share), len(text))
+        while least < chars < len(text) and not text[chars].isspace() and not text[chars - 1].isspace():
+            chars -= 1
+        return max(chars, least)
 
     def cut(self, limit_ms: float) -> None:
         """Forget what lies beyond ``limit_ms``: the text up to there is all that there is."""

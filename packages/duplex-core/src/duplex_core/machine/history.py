@@ -107,11 +107,10 @@ class History:
         """Take an entry out."""
         self._entries.remove(entry)
 
-    def has_call(self, call_id: str) -> bool:
-        """Whether a function call with this id is in the history."""
-        return any(
-            isinstance(entry.item, FunctionCallItem) and entry.item.call_id == call_id for entry in self._entries
-        )
+    def call(self, call_id: str) -> FunctionCallItem | None:
+        """The function call with this id, if it is in the history."""
+        calls = (entry.item for entry in self._entries if isinstance(entry.item, FunctionCallItem))
+        return next((item for item in calls if item.call_id == call_id), None)
 
     def answered(self, call_id: str) -> bool:
         """Whether that call has its output already."""
@@ -130,19 +129,23 @@ class History:
         )
         entry.item = msgspec.structs.replace(entry.item, content=parts)
 
-    def for_model(self, heard_ms: dict[str, float]) -> tuple[Item, ...]:
+    def for_model(self, heard_ms: dict[str, float | None]) -> tuple[Item, ...]:
         """What a model is told. ``heard_ms`` gives, by item id, how far answers that are not settled have been heard.
 
-        Answers are cut to what was heard; an answer of which nothing was heard, and an item without any content,
-        is left out.
+        Left out is what nobody heard, what has no content, a call whose arguments were cut off, and the output of a call
+        that is not there.
         """
-        told = []
-        for entry in self._entries:
-            limit = entry.kept_ms if entry.settled else heard_ms.get(entry.id, entry.kept_ms)
-            item = cut_item(entry, limit)
-            if not _empty(item):
-                told.append(item)
-        return tuple(told)
+        told = [item for entry in self._entries if (item := as_heard(entry, heard_ms)) is not None]
+        calls = {item.call_id for item in told if isinstance(item, FunctionCallItem)}
+        return tuple(item for item in told if not isinstance(item, FunctionCallOutputItem) or item.call_id in calls)
+
+
+def as_heard(entry: Entry, heard_ms: dict[str, float | None]) -> Item | None:
+    """The entry's item as a model is told it; ``None`` when there is nothing to tell. See :meth:`History.for_model`."""
+    item = cut_item(entry, entry.kept_ms if entry.settled else heard_ms.get(entry.id, 0.0))
+    if isinstance(item, FunctionCallItem) and item.status is not ItemStatus.COMPLETED:
+        return None
+    return None if _empty(item) else item
 
 
 def cut_item(entry: Entry, limit_ms: float | None) -> Item:

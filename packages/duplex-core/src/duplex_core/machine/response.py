@@ -60,13 +60,22 @@ CONTENT_INDEX = 0
 
 
 class OpenItem(msgspec.Struct, kw_only=True):
-    """An output item that is still being filled. ``track`` is the sound of a message in audio."""
+    """An output item that is still being filled.
+
+    ``track`` is the sound of a message in audio; ``untold`` are the marks of its text that go out with the next sound.
+    """
 
     index: int
     entry: Entry
     previous_id: str | None
     text: str = ""
     track: Track | None = None
+    untold: list[TextMark] = []
+
+    def mark(self, marks: tuple[TextMark, ...]) -> None:
+        """The model tells where its text lies in its sound."""
+        self.entry.speech.marks.extend(marks)
+        self.untold.extend(marks)
 
 
 class Response:
@@ -105,6 +114,10 @@ class Response:
     def call(self, call_id: str) -> OpenItem | None:
         """The open tool call with this id."""
         return self._calls.get(call_id)
+
+    def called(self, call_id: str) -> bool:
+        """Whether this response made a tool call with this id, open or ended."""
+        return any(isinstance(entry.item, FunctionCallItem) and entry.item.call_id == call_id for entry in self._output)
 
     def view(
         self, status: ResponseStatus, details: StatusDetails | None = None, usage: Usage | None = None
@@ -193,10 +206,11 @@ class Response:
             )
         ]
 
-    def audio(self, pcm: bytes, duration_ms: float, marks: list[TextMark], track: Track) -> list[Event]:
-        """More sound of the open message; ``track`` already counts it, ``marks`` count from the item's beginning."""
+    def audio(self, pcm: bytes, duration_ms: float, track: Track) -> list[Event]:
+        """More sound of the open message; ``track`` already counts it."""
         opened = self._require_message()
         opened.track = track
+        marks, opened.untold = opened.untold, []
         events: list[Event] = []
         if not self._spoke:
             self._spoke = True

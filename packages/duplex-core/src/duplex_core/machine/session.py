@@ -24,13 +24,13 @@ from duplex_core.events import (
     SessionExpired,
     SessionHeartbeatAck,
     SessionUpdated,
-    StatusReason,
 )
 from duplex_core.fence import Fence
 from duplex_core.items import Item
+from duplex_core.machine.asking import Asking
 from duplex_core.machine.core import Core
 from duplex_core.machine.editing import Editing
-from duplex_core.machine.input import STALL_TIMER, InputSide
+from duplex_core.machine.input import COMMIT_TIMER, STALL_TIMER, InputSide
 from duplex_core.machine.io import (
     CloseRequested,
     MachineInput,
@@ -40,9 +40,10 @@ from duplex_core.machine.io import (
     Step,
     TimerFired,
 )
-from duplex_core.machine.output import IDLE_TIMER, PLAYBACK_TIMER, OutputSide
+from duplex_core.machine.output import OutputSide
+from duplex_core.machine.sounding import IDLE_TIMER, PLAYBACK_TIMER
 from duplex_core.machine.table import Lanes, Life, Trigger
-from duplex_core.patch import ItemReference, ResponseParams, apply_response_params, apply_session_patch
+from duplex_core.patch import ResponseParams, apply_session_patch
 
 KEEPS_DEFERRED = (c.InputAudioBufferAppend, c.SessionHeartbeat, c.SessionEventAck, c.PlaybackAck)
 """Commands that may overtake a commit that waits for the detector."""
@@ -79,6 +80,7 @@ class SessionMachine:
         self._output = OutputSide(self._core)
         self._input = InputSide(self._core, self._output)
         self._editing = Editing(self._core, self._input, self._output)
+        self._asking = Asking(self._core, self._output, self._editing)
         self._ending: tuple[CloseReason, ErrorInfo | None] | None = None
 
     # -- what the runner may look at -----------------------------------------------------------------------------------
@@ -112,7 +114,7 @@ class SessionMachine:
     @property
     def history(self) -> tuple[Item, ...]:
         """The conversation as a model would be told it now: answers only as far as they were heard."""
-        return self._output.heard_history()
+        return self._output.sounding.heard_history()
 
     # -- driving ------------------------------------------------------------------------------------------------------
 
@@ -129,9 +131,11 @@ class SessionMachine:
             IllegalMove, ModelFault: a fault of the machine or of the model session, never a client's mistake.
         """
         core = self._core
-        core.now_ms = now_ms
+        core.now_ms = max(core.now_ms, now_ms)
         if core.lanes.life is Life.CLOSED:
             return Step()
+        if core.lanes.life is Life.OPEN:
+            self._output.sounding.drain()
         if isinstance(event, c.Command):
             return self._command(event)
         if isinstance(event, SlotReleased):
@@ -175,9 +179,9 @@ class SessionMachine:
             case m.Listen():
                 self._output.listen(event)
             case m.UserTranscript():
-                self._input.transcript(event)
+                self._input.recognition.heard(event, self._input.pending_id)
             case m.TranscriptFailed():
-                self._input.transcript_failed(event)
+                self._input.recognition.failed(event, self._input.pending_id)
             case m.Failed():
                 self._output.fail(event)
             case m.Fatal():
@@ -187,7 +191,9 @@ class SessionMachine:
 
     def _timer(self, key: str) -> None:
         if key == PLAYBACK_TIMER:
-            self._output.drain()
+            self._output.sounding.timer_due()
+        elif key == COMMIT_TIMER:
+            self._input.settle_commit()
         elif key == STALL_TIMER:
             self._input.stalled()
         elif key == IDLE_TIMER:
@@ -201,7 +207,7 @@ class SessionMachine:
                 self._input.append(command)
             case c.InputAudioBufferCommit():
                 self._input.commit(command)
-            case c.InputAudioBufferClear() | c.InputCancel():
+            case c.InputAudioBufferClear():
                 self._input.clear()
             case (
                 c.ConversationItemCreate()
@@ -211,12 +217,12 @@ class SessionMachine:
             ):
                 self._edit(command)
             case c.ResponseCreate():
-                self._respond(command.response or ResponseParams())
+                self._asking.respond(command.response or ResponseParams())
             case c.ResponseCancel():
-                self._output.cancel(command.response_id)
+                self._asking.cancel(command.response_id)
             case c.OutputAudioBufferClear():
-                self._output.clear_sound()
-            case c.BargeIn() | c.TurnSignal() | c.InputTextAppend() | c.PlaybackAck():
+                self._asking.clear_sound()
+            case c.BargeIn() | c.TurnSignal() | c.InputCancel() | c.InputTextAppend() | c.PlaybackAck():
                 self._extension(command)
             case c.SessionUpdate() | c.SessionHeartbeat() | c.SessionEventAck() | c.SessionResume() | c.SessionClose():
                 self._lifetime(command)
@@ -242,44 +248,26 @@ class SessionMachine:
             case _:
                 assert_never(command)
 
-    def _extension(self, command: c.BargeIn | c.TurnSignal | c.InputTextAppend | c.PlaybackAck) -> None:
+    def _extension(self, command: c.BargeIn | c.TurnSignal | c.InputCancel | c.InputTextAppend | c.PlaybackAck) -> None:
         core = self._core
         can = core.capabilities
         match command:
             case c.PlaybackAck():
-                self._acknowledge(command)
+                self._asking.acknowledge(command)
             case c.BargeIn():
-                self._barge_in(command)
+                self._asking.barge_in(command)
             case c.TurnSignal():
                 raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no turn.signal")
+            case c.InputCancel():
+                if not can.input_cancel:
+                    raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no input.cancel")
+                self._input.clear()
             case c.InputTextAppend():
                 if not can.text_stream_input:
                     raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no streamed text")
                 core.tell(m.TextArrived(text=command.text, fence=core.fence))
             case _:
                 assert_never(command)
-
-    def _barge_in(self, command: c.BargeIn) -> None:
-        output = self._output
-        if not self._core.capabilities.barge_in_signal:
-            raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no barge_in; its detector interrupts")
-        if not output.audible:
-            raise refuse(ErrorCode.NO_ACTIVE_RESPONSE, "there is no answer to talk over")
-        newest = self._core.playback.find(None, None)
-        known = {} if command.played_ms is None or newest is None else {newest.item_id: command.played_ms}
-        output.interrupt(StatusReason.TURN_DETECTED, heard_ms=known)
-
-    def _acknowledge(self, command: c.PlaybackAck) -> None:
-        for name, value in (("played_ms", command.played_ms), ("committed_ms", command.committed_ms)):
-            if value is not None and not 0.0 <= value < 1e9:
-                raise refuse(ErrorCode.INVALID_VALUE, f"{name} is {value}; it must not be negative", param=name)
-        self._output.acknowledge(
-            command.played_ms,
-            response_id=command.response_id,
-            item_id=command.item_id,
-            committed_ms=command.committed_ms,
-            cut=command.truncate,
-        )
 
     def _lifetime(
         self,
@@ -313,35 +301,9 @@ class SessionMachine:
                     raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param=f"session.{name}")
         core.config = after
         self._input.reconfigured(before)
+        self._output.sounding.reconfigured(before)
         core.emit(SessionUpdated(session=core.view()))
         core.configure()
-
-    def _respond(self, params: ResponseParams) -> None:
-        core = self._core
-        self._output.require_idle()
-        config = apply_response_params(core.config, params, core.capabilities)
-        history = None if params.input is None else self._given_input(params.input)
-        self._output.open(
-            m.ResponseCause.CLIENT,
-            config=config,
-            history=history,
-            outside=params.conversation == "none",
-            metadata=params.metadata,
-        )
-
-    def _given_input(self, given: tuple[Item | ItemReference, ...]) -> tuple[Item, ...]:
-        """The history that one response is to be made from instead of the conversation's."""
-        items = []
-        heard = {item.id: item for item in self._output.heard_history()}
-        for index, each in enumerate(given):
-            param = f"response.input[{index}]"
-            if isinstance(each, ItemReference):
-                entry = self._core.history.get(each.id, f"{param}.id")
-                items.append(heard.get(each.id, entry.item))
-            else:
-                self._editing.check(each, param)
-                items.append(each)
-        return tuple(items)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -351,23 +313,21 @@ class SessionMachine:
         if core.lanes.life is not Life.OPEN:
             return
         self._ending = (reason, cause)
+        self._output.end(cause)
         if cause is not None:
-            self._output.abandon(cause)
             core.emit(ErrorEvent(error=cause))
-        if self._output.audible:
-            self._output.interrupt(StatusReason.CLIENT_CANCELLED)
         if reason is CloseReason.EXPIRED:
             core.emit(SessionExpired(session_id=core.session_id, reason=reason.value))
-        for key in (PLAYBACK_TIMER, STALL_TIMER, IDLE_TIMER):
+        for key in (PLAYBACK_TIMER, STALL_TIMER, COMMIT_TIMER, IDLE_TIMER):
             core.set_timer(key, None)
         core.lanes.move(Life, Trigger.CLOSE)
         core.perform(ReleaseSlot())
 
     def _released(self) -> None:
         core = self._core
-        reason, cause = self._ending or (CloseReason.ERROR, None)
-        if core.lanes.life is Life.OPEN:
-            core.lanes.move(Life, Trigger.CLOSE)
+        self._close(CloseReason.ERROR, None)  # no more than a precaution: who releases has closed before
+        assert self._ending is not None
+        reason, cause = self._ending
         core.lanes.move(Life, Trigger.RELEASED)
         core.emit(SessionClosed(session_id=core.session_id, reason=reason, error=cause))
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+from duplex_core.errors import ErrorInfo
+
 
 class TranscriptState(msgspec.Struct, frozen=True, kw_only=True):
-    """``told`` has been sent as deltas; ``last`` is the newest whole hypothesis."""
+    """``told`` has been sent as deltas; ``last`` is the newest whole hypothesis.
+
+    After ``final`` nothing more comes; ``error`` then says why there is no transcript, if there is none.
+    """
 
     told: str = ""
     last: str = ""
     final: bool = False
+    error: ErrorInfo | None = None
 
 
 def agreed_prefix(first: str, second: str) -> str:
