@@ -159,8 +159,18 @@ class ConversationDriver:
     def advance_to(self, at_ms: float) -> None:
         """Let time pass until ``at_ms``, doing what is due on the way, in order."""
         while self._agenda and self._agenda[0][0] <= at_ms:
-            self._next()
+            self.step()
         self.now_ms = max(self.now_ms, at_ms)
+
+    def step(self) -> None:
+        """Do the next thing that is due, whenever that is: a stage's reply, a timer, a verdict of the detector.
+
+        Raises:
+            IndexError: nothing is left that could happen.
+        """
+        at_ms, _, action = heapq.heappop(self._agenda)
+        self.now_ms = max(self.now_ms, at_ms)
+        self._run(action)
 
     def stream(self, pcm: bytes, *, chunk_ms: float = CHUNK_MS) -> None:
         """Send audio at the pace at which it sounds."""
@@ -181,7 +191,7 @@ class ConversationDriver:
             happened = [type(event).__name__ for event in self.events[-8:]]
             assert self._agenda, f"nothing more will happen; the last events were {happened}"
             assert self._agenda[0][0] <= until, f"not within {limit_ms:.0f} ms; the last events were {happened}"
-            self._next()
+            self.step()
 
     def wait_for(self, kind: type[E], *, count: int = 1, limit_ms: float = 60_000.0) -> E:
         """Let time pass until there are ``count`` events of a type, counted from the session's beginning."""
@@ -189,10 +199,10 @@ class ConversationDriver:
         return self.all_of(kind)[count - 1]
 
     def settle(self, *, limit_ms: float = 60_000.0) -> None:
-        """Let time pass until nothing is under way: no stage request, no timer of the model's, nothing sounding."""
+        """Let time pass until nothing is left that could happen, or ``limit_ms`` have passed."""
         until = self.now_ms + limit_ms
         while self._agenda and self._agenda[0][0] <= until:
-            self._next()
+            self.step()
 
     def all_of(self, kind: type[E]) -> list[E]:
         """The client's events of one type."""
@@ -218,11 +228,6 @@ class ConversationDriver:
         return msgspec.structs.replace(
             config, input_format=_wire_pcm(can.input_rate_hz), output_format=_wire_pcm(can.output_rate_hz)
         )
-
-    def _next(self) -> None:
-        at_ms, _, action = heapq.heappop(self._agenda)
-        self.now_ms = max(self.now_ms, at_ms)
-        self._run(action)
 
     def _run(self, action: Callable[[], None]) -> None:
         assert not self._inside, (

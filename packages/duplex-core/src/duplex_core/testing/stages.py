@@ -11,10 +11,19 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from duplex_core.stages import StageOutput, StagePlan, StageReply, StageRequest, StageSpec, StageWorker
 
 RUNTIME = "thread"
 """The one runtime whose workers can be run here."""
+
+
+class Worked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was worked on, and into how many pieces its answer fell."""
+
+    request: StageRequest
+    pieces: int
 
 
 class StageHost:
@@ -31,8 +40,8 @@ class StageHost:
             raise ValueError(f"only {RUNTIME} stages run in the test driver; replace these in the plan: {foreign}")
         self._specs = {stage.name: stage for stage in plan.stages}
         self._workers: dict[str, StageWorker] = {}
-        self.seen: list[StageRequest] = []
-        """Every request that was worked on."""
+        self.worked: list[Worked] = []
+        """Every request that was worked on, in order."""
 
     def worker(self, stage: str) -> StageWorker:
         """The worker of a stage.
@@ -48,9 +57,9 @@ class StageHost:
 
     def work(self, request: StageRequest) -> Iterator[StageReply]:
         """The replies to a request: a piece each, then the final one."""
-        self.seen.append(request)
         pieces: list[Any] = []
         self.worker(request.stage).run(request.payload, pieces.append, lambda: False)
+        self.worked.append(Worked(request=request, pieces=len(pieces)))
         for piece in pieces:
             yield _output(request, piece, final=False)
         yield _output(request, None, final=True)

@@ -126,8 +126,7 @@ class EchoSession:
         if isinstance(output.payload, Piece):
             turn.pieces.append(output.payload)
         turn.cut = turn.cut or output.final
-        waits = turn.due_ms is not None and turn.due_ms > now_ms
-        return () if waits else self._speak(now_ms)
+        return self._speak(now_ms)
 
     def _speak(self, now_ms: float) -> Sequence[ModelOutput]:
         """Speak the pieces that are due, set the timer for the next, end the turn after the last."""

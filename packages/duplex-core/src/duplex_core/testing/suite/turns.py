@@ -1,0 +1,136 @@
+"""Conformance: turns. Speech, text, tools, silence and chat are answered as the contracts say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from duplex_core.capabilities import TurnPolicy
+from duplex_core.commands import ConversationItemCreate, InputAudioBufferCommit, ResponseCreate
+from duplex_core.config import FunctionTool, Modality, ServerVad
+from duplex_core.events import (
+    InputCommitted,
+    OutputAudioDelta,
+    OutputTextDone,
+    ResponseCreated,
+    ResponseDone,
+    ResponseSpeak,
+    ResponseStatus,
+)
+from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, InputText, MessageItem, Role, item_text
+from duplex_core.model import EndTurn, Listen, Respond, Speak
+from duplex_core.patch import ResponseParams, SessionPatch
+from duplex_core.testing.chat import chat
+from duplex_core.testing.stages import StageHost
+from duplex_core.testing.suite.base import Subject
+
+LOOKUP = FunctionTool(
+    name="lookup",
+    description="Look a word up.",
+    parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+)
+
+
+class Turns(Subject):
+    """Turns of every kind."""
+
+    def test_committed_speech_is_answered_in_speech(self, host: StageHost) -> None:
+        driver = self.open(host)
+        self.say(driver)
+        done = self.answer(driver)
+        assert done.response.status is ResponseStatus.COMPLETED
+        assert driver.all_of(OutputAudioDelta), "no sound"
+        assert [item_text(item) for item in done.response.output] != [""], "no words"
+        driver.settle()
+        self.well(driver)
+
+    def test_a_detected_turn_is_answered(self, host: StageHost) -> None:
+        driver = self.open(host, detection=ServerVad())
+        driver.stream(self.quiet(400) + self.speech() + self.quiet(1200))
+        done = driver.wait_for(ResponseDone)
+        assert done.response.status is ResponseStatus.COMPLETED
+        if driver.capabilities.turn_policy is TurnPolicy.COMMITTED:
+            assert driver.all_of(InputCommitted)
+        driver.settle()
+        self.well(driver)
+
+    def test_every_answer_ends_once_and_under_its_own_fence(self, host: StageHost) -> None:
+        driver = self.open(host)
+        self.say(driver)
+        self.answer(driver)
+        self.still_works(driver)
+        for asked in driver.heard_by_model(Respond):
+            outputs = [output for told in driver.told for output in told.outputs]
+            ends = [each for each in outputs if isinstance(each, EndTurn | Listen) and each.fence == asked.fence]
+            assert len(ends) == 1, f"the turn {asked.fence} was ended {len(ends)} times"
+        turns = {asked.fence for asked in driver.heard_by_model(Respond)}
+        spoken = {each.fence for told in driver.told for each in told.outputs if isinstance(each, Speak)}
+        assert driver.capabilities.turn_policy is TurnPolicy.MODEL or spoken <= turns
+
+    def test_marks_stay_within_the_answer(self, host: StageHost) -> None:
+        driver = self.open(host)
+        self.say(driver)
+        self.answer(driver)
+        pieces = [each for told in driver.told for each in told.outputs if isinstance(each, Speak)]
+        chars = sum(len(piece.text) for piece in pieces)
+        for mark in (mark for piece in pieces for mark in piece.marks):
+            assert 0 <= mark.chars <= chars, f"{mark} lies outside of a transcript of {chars} characters"
+
+    def test_text_is_answered_in_text(self, host: StageHost) -> None:
+        driver = self.open(host)
+        can = driver.capabilities
+        if not can.text_input or Modality.TEXT not in can.output_modalities:
+            pytest.skip("the model declares no text turns")
+        self.write(driver, self.question, ResponseParams(output_modalities=[Modality.TEXT]))
+        done = self.answer(driver)
+        assert done.response.status is ResponseStatus.COMPLETED
+        assert driver.wait_for(OutputTextDone).text.strip(), "no words"
+        assert not driver.all_of(OutputAudioDelta), "a written answer made sound"
+        assert not driver.all_of(ResponseSpeak)
+        driver.settle()
+        self.well(driver)
+
+    def test_silence_opens_no_turn(self, host: StageHost) -> None:
+        driver = self.open(host, detection=ServerVad())
+        driver.stream(self.quiet(4000))
+        driver.settle()
+        assert not driver.all_of(InputCommitted)
+        assert not driver.all_of(ResponseCreated)
+        self.well(driver)
+
+    def test_silence_that_is_committed_ends_in_one_response(self, host: StageHost) -> None:
+        driver = self.open(host)
+        driver.stream(self.quiet(1000))
+        driver.send(InputAudioBufferCommit(response_create=True))
+        done = self.answer(driver)
+        assert done.response.status is ResponseStatus.COMPLETED
+        self.still_works(driver)
+
+    def test_a_tool_is_called_and_its_result_used(self, host: StageHost) -> None:
+        driver = self.open(host)
+        if not driver.capabilities.tools or self.tool_request is None:
+            pytest.skip("the model declares no tools, or none that it can be relied on to call")
+        self.update(driver, SessionPatch(tools=[LOOKUP]))
+        self.write(driver, self.tool_request)
+        calls = [item for item in self.answer(driver).response.output if isinstance(item, FunctionCallItem)]
+        assert [call.name for call in calls] == ["lookup"]
+        assert isinstance(json.loads(calls[0].arguments), dict)
+        assert calls[0].call_id is not None
+        result = FunctionCallOutputItem(call_id=calls[0].call_id, output="a small river fish")
+        driver.send(ConversationItemCreate(item=result), ResponseCreate())
+        done = self.answer(driver)
+        assert done.response.status is ResponseStatus.COMPLETED
+        history = driver.heard_by_model(Respond)[-1].history
+        assert isinstance(history[-1], FunctionCallOutputItem)
+        assert any(item_text(item).strip() for item in done.response.output)
+        self.still_works(driver)
+
+    def test_chat_is_answered_in_writing(self, host: StageHost) -> None:
+        if not self.spec.capabilities(self.deploy()).chat:
+            pytest.skip("the model declares no chat")
+        question = MessageItem(role=Role.USER, content=(InputText(text=self.question),))
+        answer = chat(self.spec, (question,), host=host, deploy=self.deploy(), checkpoint=self.checkpoint())
+        assert answer.error is None
+        assert answer.text.strip(), "no words"
+        assert not answer.pcm, "a chat request made sound"
