@@ -17,13 +17,13 @@ def load_language_model(settings: LanguageModelSettings) -> LanguageModel:
         PartError: it cannot be loaded; says why.
     """
     if settings.provider == "openai":
-        from model_cascade.parts.chat_endpoint import ChatEndpoint  # noqa: PLC0415
+        from model_cascade.parts.chat_endpoint import ChatEndpoint, EndpointTimeouts  # noqa: PLC0415
 
         return ChatEndpoint(
             base_url=str(settings.base_url),
-            api_key=settings.api_key.get_secret_value() if settings.api_key is not None else None,
+            api_key=settings.api_key.get_secret_value() if settings.api_key is not None else "",
             model=settings.model or "",
-            timeout_s=settings.timeout_s,
+            timeouts=EndpointTimeouts(silence_s=settings.timeout_s),
         )
     from model_cascade.parts.local_language_model import LocalLanguageModel  # noqa: PLC0415
 
