@@ -1,0 +1,36 @@
+"""The plugin that the server brings itself: its speech detectors and the ``thread`` runtime.
+
+Registered through the same hooks as everybody's; handed to :func:`duplex_core.plugins.load_plugins` by the command line and
+by the engine. Must never load weights when imported: a detector loads when the server starts and has chosen it.
+"""
+
+from __future__ import annotations
+
+from duplex_core.detection import TurnDetectorSpec
+from duplex_core.hookspecs import hookimpl
+from duplex_core.stages import StageRuntimeSpec
+from duplex_server.detectors import EnergyDetector, SileroBatch
+from duplex_server.engine.stages import thread
+
+
+@hookimpl
+def duplex_register_turn_detectors() -> list[TurnDetectorSpec]:
+    """Silero's network, and one that hears loudness only."""
+    return [
+        TurnDetectorSpec(id="silero", summary="Silero's voice activity network, on one CPU thread", create=SileroBatch),
+        TurnDetectorSpec(
+            id="energy", summary="takes what is louder than the background for speech", create=EnergyDetector
+        ),
+    ]
+
+
+@hookimpl
+def duplex_register_stage_runtimes() -> list[StageRuntimeSpec]:
+    """Threads of the server's own process."""
+    return [
+        StageRuntimeSpec(
+            id="thread",
+            summary="worker threads of the server's process; the factory returns a StageWorker",
+            start=thread.start,
+        )
+    ]

@@ -1,0 +1,202 @@
+"""The ``duplex-server`` command.
+
+Owns the arguments, the sentences on the terminal and the exit status. Called by the console script of the package. A start
+that cannot succeed is one clear sentence on stderr and status 1; nothing is loaded before everything that can be checked has
+been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import duplex_server
+from duplex_core.plugins import PluginError, PluginHost, PluginReport, load_plugins
+from duplex_core.subcommands import SubcommandSpec
+from duplex_server import builtins
+from duplex_server.deploy import DeployError, read_settings, validate
+from duplex_server.engine.omni import DEFAULT_DETECTOR, DuplexOmni, EngineSettings
+from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare
+from duplex_server.engine.stages.host import StageStartError
+from duplex_server.serving.app import create_app
+from duplex_server.serving.server import ListenError, address_of, is_loopback, listen
+from duplex_server.serving.server import serve as serve_until_told
+
+OWN_COMMANDS = ("serve", "models")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Serve full-duplex speech models behind a Realtime API.",
+)
+
+
+def main() -> None:
+    """Run the command line; the process's entry."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    try:
+        plugins = load_plugins([builtins])
+    except PluginError as exc:
+        _stop(str(exc))
+    for spec in plugins.commands.values():
+        _add_subcommand(spec)
+    app(prog_name="duplex-server", obj=plugins)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Serve full-duplex speech models behind a Realtime API."""
+    if version:
+        typer.echo(duplex_server.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def serve(  # noqa: PLR0917 - the parameters are the command's options
+    context: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A model's id, or a folder with a checkpoint; the embedded default when left out."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+    max_sessions: Annotated[
+        int | None, typer.Option(help="Most sessions at a time; the model package's default when left out.", min=1)
+    ] = None,
+    deploy: Annotated[Path | None, typer.Option(help="YAML file with deploy settings of the model.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One deploy setting; dots reach inside.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="DUPLEX_API_KEY", help="Key that clients must show.", show_envvar=True)
+    ] = None,
+    allow_unauthenticated: Annotated[
+        bool, typer.Option("--allow-unauthenticated", help="Listen beyond this machine without a key.")
+    ] = False,
+    detector: Annotated[str, typer.Option(help="Speech detector: silero, energy, or a plugin's.")] = DEFAULT_DETECTOR,
+    drain_seconds: Annotated[
+        float, typer.Option(help="How long running sessions get to end when the server is told to stop.", min=0)
+    ] = 10.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Serve one model until SIGTERM or Ctrl-C."""
+    plugins: PluginHost = context.obj
+    _set_log_level(log_level)
+    if api_key is None and not allow_unauthenticated and not is_loopback(host):
+        _stop(f"{host} can be reached from other machines: set --api-key, or say --allow-unauthenticated")
+    try:
+        settings = read_settings(deploy, assignments or [], os.environ)
+        served = prepare(plugins, model, lambda kind: validate(kind, settings))
+        engine = EngineSettings(max_sessions=max_sessions, detector=detector)
+        listener = listen(host, port)
+    except (PluginError, DeployError, ModelUnavailable, ListenError) as exc:
+        _stop(str(exc))
+    with listener:
+        try:
+            _run(
+                _serve(
+                    served, plugins=plugins, settings=engine, listener=listener, api_key=api_key, drain_s=drain_seconds
+                )
+            )
+        except (ModelUnavailable, StageStartError) as exc:
+            _stop(str(exc))
+
+
+@app.command()
+def models(context: typer.Context) -> None:
+    """List the installed model packages, what they claim, and the broken ones with the cause."""
+    plugins: PluginHost = context.obj
+    table = Table("Model", "Package", "Serves", "Summary", title="Models")
+    for report in plugins.reports:
+        for model_id in report.models:
+            if report.broken:
+                table.add_row(model_id, report.origin, "-", f"[red]broken:[/red] {_plain(report.cause)}")
+            else:
+                spec = plugins.models[model_id]
+                name = f"{model_id} (default)" if spec.embedded else model_id
+                table.add_row(name, report.origin, _plain(spec.claims_text), _plain(spec.summary))
+    console = Console()
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print("No model package is installed; install one, for example: pip install model-cascade")
+    for report in plugins.broken:
+        if not report.models:
+            console.print(_broken_line(report))
+
+
+async def _serve(
+    served: ServedModel,
+    *,
+    plugins: PluginHost,
+    settings: EngineSettings,
+    listener: socket.socket,
+    api_key: str | None,
+    drain_s: float,
+) -> None:
+    """Load the model, then serve it."""
+    async with DuplexOmni.start(served, plugins=plugins, settings=settings) as engine:
+
+        def ready() -> None:
+            typer.echo(f"Listening on {address_of(listener)} (model {served.name})")
+
+        await serve_until_told(engine, create_app(engine, api_key=api_key), listener, drain_s=drain_s, on_ready=ready)
+
+
+def _run(coroutine: Coroutine[object, object, None]) -> None:
+    """Run the server's coroutine on uvloop where there is one."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(coroutine)
+
+
+def _add_subcommand(spec: SubcommandSpec) -> None:
+    """Add a plugin's sub-command, which gets every word after its name."""
+    if spec.id in OWN_COMMANDS:
+        logging.getLogger(__name__).warning("a plugin's sub-command %s is left out: the server has its own", spec.id)
+        return
+
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(spec.run(context.args))
+
+    takes_all = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(spec.id, help=spec.summary, context_settings=takes_all)(run)
+
+
+def _broken_line(report: PluginReport) -> str:
+    return f"[red]broken:[/red] plugin {report.name} of {report.origin}: {_plain(report.cause)}"
+
+
+def _plain(text: str | None) -> str:
+    """``text`` with nothing in it that the terminal would take for markup."""
+    return (text or "").replace("[", r"\[")
+
+
+def _set_log_level(name: str) -> None:
+    level = logging.getLevelNamesMapping().get(name.upper())
+    if level is None:
+        _stop(f"there is no log level {name!r}; use debug, info, warning or error")
+    logging.getLogger().setLevel(level)
+
+
+def _stop(sentence: str) -> NoReturn:
+    """End the process with one sentence on stderr."""
+    typer.echo(f"duplex-server: {sentence}", err=True)
+    raise typer.Exit(1)

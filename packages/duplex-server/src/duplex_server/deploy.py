@@ -1,0 +1,99 @@
+"""Deploy settings: a YAML file, the environment and ``--set``, as one validated value.
+
+Owns where settings come from and how a wrong one is named. Called by the command line before anything is loaded. The model
+package's own pydantic model says what there is to set; this knows none of it.
+
+Precedence: ``--set`` before the environment before the file. The environment spells ``llm.base_url`` as
+``DUPLEX_DEPLOY__LLM__BASE_URL``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+PREFIX = "DUPLEX_DEPLOY__"
+
+
+class DeployError(ValueError):
+    """A setting cannot be used; the message names it."""
+
+
+def read_settings(file: Path | None, assignments: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that was set, merged and not yet validated.
+
+    Args:
+        file: the YAML file of ``--deploy``.
+        assignments: the values of ``--set``: ``key.sub=value``, the value read as YAML.
+        environ: the process's environment.
+
+    Raises:
+        DeployError: the file cannot be read, or an assignment is malformed.
+    """
+    settings = {} if file is None else _read_file(file)
+    for name, text in sorted(environ.items()):
+        if name.startswith(PREFIX):
+            path = [part.lower() for part in name.removeprefix(PREFIX).split("__")]
+            _put(settings, path, _value(text, name), source=name)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise DeployError(f"--set {assignment}: write it as key=value, with dots in the key for what is inside")
+        _put(settings, key.strip().split("."), _value(text, f"--set {key}"), source=f"--set {key}")
+    return settings
+
+
+def validate(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> pydantic.BaseModel:
+    """The settings as the model package wants them.
+
+    Raises:
+        DeployError: what is wrong, each setting by its dotted name.
+    """
+    try:
+        return model.model_validate(dict(settings))
+    except pydantic.ValidationError as exc:
+        faults = [_explain(fault) for fault in exc.errors(include_url=False)]
+        known = ", ".join(model.model_fields) or "none"
+        raise DeployError(f"{'; '.join(faults)} (the settings are: {known})") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as exc:
+        raise DeployError(f"the deploy file {path} cannot be read: {exc}") from exc
+    except yaml.YAMLError as exc:
+        raise DeployError(f"the deploy file {path} is not YAML: {' '.join(str(exc).split())}") from exc
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise DeployError(f"the deploy file {path} must hold settings as 'key: value' lines")
+    return document
+
+
+def _value(text: str, source: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise DeployError(f"{source}: {text!r} is not a YAML value; quote it") from exc
+
+
+def _put(settings: dict[str, Any], path: Sequence[str], value: Any, *, source: str) -> None:
+    inner = settings
+    for part in path[:-1]:
+        below = inner.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise DeployError(f"{source}: {part} is set to {below!r} elsewhere, which has nothing inside")
+        inner = below
+    inner[path[-1]] = value
+
+
+def _explain(fault: Any) -> str:
+    name = ".".join(map(str, fault["loc"])) or "the settings"
+    if fault["type"] == "extra_forbidden":
+        return f"there is no deploy setting {name}"
+    return f"deploy setting {name}: {fault['msg']}"

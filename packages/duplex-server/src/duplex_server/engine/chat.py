@@ -1,0 +1,345 @@
+"""The turn-based half of the engine: one request in, one answer out, on the same stages and weights as the sessions.
+
+Owns chat requests: each runs a model session of its own that is told to answer once, and needs no session slot. Used by the
+chat route and by Python programs; the duplex half builds on it. It must never import anything of the duplex half: no
+session machine, manager, runner or orchestrator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, Self, assert_never
+
+import msgspec
+import pydantic
+
+from duplex_core.config import FunctionTool, Modality, SessionConfig, ToolChoice, ToolMode
+from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
+from duplex_core.fence import Fence
+from duplex_core.items import Item
+from duplex_core.model import (
+    Abort,
+    BeginTurn,
+    Closed,
+    Configured,
+    Deadline,
+    EndTurn,
+    Failed,
+    Fatal,
+    Listen,
+    ModelInput,
+    ModelOutput,
+    ModelSession,
+    Respond,
+    ResponseCause,
+    Speak,
+    StopReason,
+    Submit,
+    TokenUsage,
+    ToolCall,
+    TranscriptFailed,
+    UserTranscript,
+    WakeAt,
+)
+from duplex_core.plugins import PluginHost, load_plugins
+from duplex_core.stages import StageFailed, StageOutput, StageReply, StageRequest
+from duplex_server import builtins
+from duplex_server.engine.metrics import EngineMetrics
+from duplex_server.engine.served import ServedModel, prepare
+from duplex_server.engine.stages.host import StageHost
+
+MAX_CHATS = 64
+"""Most chat requests at a time; beyond it ``resource_exhausted``."""
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request for an answer in text. ``history`` ends with what is to be answered.
+
+    What is ``None`` is the model's own default.
+    """
+
+    history: tuple[Item, ...]
+    instructions: str | None = None
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: ToolChoice = ToolMode.AUTO
+    parallel_tool_calls: bool = True
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+
+
+class ChatText(msgspec.Struct, frozen=True, kw_only=True):
+    """More of the answer."""
+
+    text: str
+
+
+class ChatToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """More of a tool call; pieces with one ``call_id`` belong together."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ChatDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer is whole. Always the last event."""
+
+    reason: StopReason
+    usage: TokenUsage
+
+
+ChatEvent = ChatText | ChatToolCall | ChatDone
+
+
+class _Chat:
+    """One running request: its model session, what waits for it, its stage work and its timers."""
+
+    def __init__(self, request_id: str, model: ModelSession, stages: StageHost) -> None:
+        self.fence = Fence(session_id=request_id).next_turn()
+        self._model = model
+        self._stages = stages
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[StageReply | Deadline] = deque()
+        self._filled = asyncio.Event()
+        self._work: dict[tuple[str, str], StageRequest] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def put(self, entry: StageReply | Deadline) -> None:
+        self._waiting.append(entry)
+        self._filled.set()
+
+    async def events(self, config: SessionConfig, history: tuple[Item, ...]) -> AsyncGenerator[ChatEvent]:
+        """Tell the model to answer and pass on what it says, to the end of its turn."""
+        respond = Respond(
+            response_id=f"resp_{self.fence.session_id}",
+            fence=self.fence,
+            config=config,
+            history=history,
+            cause=ResponseCause.CLIENT,
+        )
+        told: list[ModelInput] = [Configured(config=config, fence=Fence(session_id=self.fence.session_id)), respond]
+        while True:
+            for each in told:
+                for output in self._model.handle(each, self._loop.time() * 1000.0):
+                    event = self._perform(output)
+                    if event is not None:
+                        yield event
+                    if isinstance(event, ChatDone):
+                        return
+            told = [await self._next()]
+
+    def close(self) -> None:
+        """Stop all work of this request and end its model session."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._model.handle, Closed(), self._loop.time() * 1000.0)
+            for key in list(self._work):
+                stack.callback(self._abort, key)
+            for timer in self._timers.values():
+                stack.callback(timer.cancel)
+
+    async def _next(self) -> ModelInput:
+        while not self._waiting:
+            self._filled.clear()
+            await self._filled.wait()
+        entry = self._waiting.popleft()
+        if isinstance(entry, StageFailed) or (isinstance(entry, StageOutput) and entry.final):
+            self._work.pop((entry.stage, entry.request_id), None)
+        if isinstance(entry, StageFailed) and entry.fatal:
+            raise DuplexError(entry.error)
+        return entry
+
+    def _perform(self, output: ModelOutput) -> ChatEvent | None:
+        """Carry out one output of the model; what the caller gets of it, if anything.
+
+        Raises:
+            DuplexError: the model cannot answer.
+        """
+        match output:
+            case Submit(request=request):
+                self._work[request.stage, request.request_id] = request
+                self._stages.submit(request)
+            case Abort(stage=stage, request_id=request_id):
+                self._abort((stage, request_id))
+            case WakeAt(key=key, at_ms=at_ms):
+                self._set_timer(key, at_ms)
+            case Speak(text=text):
+                return ChatText(text=text) if text else None
+            case ToolCall(call_id=call_id, name=name, arguments=arguments):
+                return ChatToolCall(call_id=call_id, name=name, arguments=arguments)
+            case EndTurn(reason=reason, usage=usage):
+                return ChatDone(reason=reason, usage=usage)
+            case Listen():
+                return ChatDone(reason=StopReason.DONE, usage=TokenUsage())
+            case Failed(error=info) | Fatal(error=info):
+                raise DuplexError(info)
+            case BeginTurn() | UserTranscript() | TranscriptFailed():
+                pass  # about turns and speech, of which a chat has none
+            case _:
+                assert_never(output)
+        return None
+
+    def _abort(self, key: tuple[str, str]) -> None:
+        request = self._work.get(key)
+        if request is not None:
+            self._stages.abort(request.fence, request.stage, request.request_id)
+            del self._work[key]
+
+    def _set_timer(self, key: str, at_ms: float | None) -> None:
+        earlier = self._timers.pop(key, None)
+        if earlier is not None:
+            earlier.cancel()
+        if at_ms is not None:
+            self._timers[key] = self._loop.call_at(at_ms / 1000.0, self.put, Deadline(key=key))
+
+
+class AsyncOmni:
+    """A served model for one request at a time: :meth:`generate`. Made by :meth:`start`."""
+
+    def __init__(self, served: ServedModel, plugins: PluginHost) -> None:
+        """Prepare the engine; nothing is loaded before :meth:`start` enters it."""
+        self.served = served
+        self.plugins = plugins
+        self.metrics = EngineMetrics()
+        self._stages = StageHost(plugins.runtimes, self._on_reply, self.metrics)
+        self._chats: dict[str, _Chat] = {}
+        self._no_chats = asyncio.Event()
+        self._no_chats.set()
+        self._stopping = False
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def start(
+        cls,
+        model: ServedModel | str | None = None,
+        *,
+        plugins: PluginHost | None = None,
+        deploy: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Self]:
+        """Load a model and hold it until the ``async with`` block ends.
+
+        Args:
+            model: a prepared model, or what ``duplex-server serve`` takes; ``None`` is the embedded default.
+            plugins: what is installed; looked up when not given.
+            deploy: deploy settings, when ``model`` is not prepared yet.
+
+        Raises:
+            PluginError: no installed package serves the model.
+            ModelUnavailable: it cannot be served with these settings.
+            StageStartError: a stage did not start.
+            pydantic.ValidationError: a deploy setting is wrong.
+        """
+        host, served = resolve(model, plugins, deploy)
+        engine = cls(served, host)
+        async with engine._running():
+            yield engine
+
+    @contextlib.asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """Hold the stages."""
+        await self._stages.start(self.served.plan)
+        try:
+            yield
+        finally:
+            self._stopping = True
+            await self._stages.aclose()
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        return not self._stopping and self._stages.healthy()
+
+    @property
+    def chats(self) -> int:
+        """Chat requests that run."""
+        return len(self._chats)
+
+    async def generate(self, request: ChatRequest) -> AsyncGenerator[ChatEvent]:
+        """Answer one request in text. Closing the generator stops the work.
+
+        Raises:
+            DuplexError: the model does not chat, too much is going on, or it failed.
+        """
+        self._require_chat()
+        request_id = f"chat_{secrets.token_hex(12)}"
+        config = self._config(request)
+        model = await asyncio.to_thread(self.served.create_session, request_id, chat=True)
+        chat = _Chat(request_id, model, self._stages)
+        self._chats[request_id] = chat
+        self._count_chats()
+        try:
+            async with contextlib.aclosing(chat.events(config, request.history)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            del self._chats[request_id]
+            self._count_chats()
+            chat.close()
+
+    async def drain(self, drain_s: float) -> None:
+        """Take no new request, and give those that run ``drain_s`` seconds to end."""
+        self._stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await self._no_chats.wait()
+
+    def _count_chats(self) -> None:
+        self.metrics.chats.set(len(self._chats))
+        if self._chats:
+            self._no_chats.clear()
+        else:
+            self._no_chats.set()
+
+    def _require_chat(self) -> None:
+        if not self.served.capabilities.chat:
+            raise _refusal(ErrorCode.UNSUPPORTED_EVENT, f"model {self.served.name} does not answer chat requests")
+        if self._stopping:
+            raise _refusal(ErrorCode.SHUTDOWN, "the server stops; try again later")
+        if not self._stages.healthy():
+            raise _refusal(ErrorCode.ENGINE_ERROR, "a stage of the model is down; try again later")
+        if len(self._chats) >= MAX_CHATS:
+            raise _refusal(ErrorCode.RESOURCE_EXHAUSTED, f"{MAX_CHATS} chat requests are running; try again soon")
+
+    def _config(self, request: ChatRequest) -> SessionConfig:
+        """The model's defaults with the request's settings, answering in text and without turn detection."""
+        changes: dict[str, Any] = {
+            "modality": Modality.TEXT,
+            "turn_detection": None,
+            "transcription": None,
+            "tools": request.tools,
+            "tool_choice": request.tool_choice,
+            "parallel_tool_calls": request.parallel_tool_calls,
+        }
+        for name in ("instructions", "temperature", "max_output_tokens"):
+            value = getattr(request, name)
+            if value is not None:
+                changes[name] = value
+        return msgspec.structs.replace(self.served.config, **changes)
+
+    def _on_reply(self, reply: StageReply) -> None:
+        """A stage answers: the request that asked gets it. One that has ended gets nothing."""
+        chat = self._chats.get(reply.fence.session_id)
+        if chat is not None:
+            chat.put(reply)
+
+
+def resolve(
+    model: ServedModel | str | None, plugins: PluginHost | None, deploy: Mapping[str, Any] | None
+) -> tuple[PluginHost, ServedModel]:
+    """The installed plugins and the prepared model behind the arguments of :meth:`AsyncOmni.start`."""
+    host = plugins if plugins is not None else load_plugins([builtins])
+    if isinstance(model, ServedModel):
+        return host, model
+
+    def read(kind: type[pydantic.BaseModel]) -> pydantic.BaseModel:
+        return kind.model_validate(dict(deploy or {}))
+
+    return host, prepare(host, model, read)
+
+
+def _refusal(code: ErrorCode, message: str) -> DuplexError:
+    info: ErrorInfo = error(code, message)
+    return DuplexError(info)

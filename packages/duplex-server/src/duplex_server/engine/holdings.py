@@ -1,0 +1,91 @@
+"""What one session holds outside itself: stage work, timers, its ear, its slot.
+
+Owns their release: all of it, once, each part even when another fails, the slot last. Used by the session runner alone. Must
+never forget a piece of work before its stage has let go of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from duplex_core.machine.io import TimerFired
+from duplex_core.model import Deadline
+from duplex_core.stages import Lane, StageFailed, StageReply, StageRequest
+from duplex_server.engine.listening import Listening
+from duplex_server.engine.stages.host import StageHost
+
+Due = TimerFired | Deadline
+"""A timer of the machine's, or one of the model's; one key may stand in both."""
+
+
+class Holdings:
+    """Everything that must be free before a session's slot is."""
+
+    def __init__(
+        self, *, stages: StageHost, listening: Listening, ring: Callable[[Due], None], free_slot: Callable[[], None]
+    ) -> None:
+        """Begin with nothing but the slot; ``ring`` is called on the event loop when a timer is due."""
+        self.listening = listening
+        self._stages = stages
+        self._ring = ring
+        self._free_slot = free_slot
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[tuple[type[Due], str], asyncio.TimerHandle] = {}
+        self._work: dict[tuple[str, str], StageRequest] = {}
+        self._released = False
+
+    @property
+    def released(self) -> bool:
+        """Whether :meth:`release` has been called."""
+        return self._released
+
+    def submit(self, request: StageRequest) -> None:
+        """Give work to a stage."""
+        self._work[request.stage, request.request_id] = request
+        self._stages.submit(request)
+
+    def settle(self, reply: StageReply) -> None:
+        """A stage has answered; its last answer ends the request."""
+        if isinstance(reply, StageFailed) or reply.final:
+            self._work.pop((reply.stage, reply.request_id), None)
+
+    def abort(self, stage: str, request_id: str) -> None:
+        """Stop one request; it is forgotten when the stage has let go of it, so that a failure here can be repaired."""
+        request = self._work.get((stage, request_id))
+        if request is not None:
+            self._stages.abort(request.fence, stage, request_id)
+            del self._work[stage, request_id]
+
+    def abort_lane(self, lane: Lane) -> None:
+        """Stop all requests of one lane."""
+        for key in [key for key, request in self._work.items() if request.lane is lane]:
+            self.abort(*key)
+
+    def set_timer(self, due: Due, at_ms: float | None) -> None:
+        """Ring at ``at_ms`` of the loop's clock, in place of this timer's earlier time; ``None`` only cancels."""
+        key = (type(due), due.key)
+        earlier = self._timers.pop(key, None)
+        if earlier is not None:
+            earlier.cancel()
+        if at_ms is not None and not self._released:
+            self._timers[key] = self._loop.call_at(at_ms / 1000.0, self._due, key, due)
+
+    def release(self) -> None:
+        """Free everything, the slot last. Idempotent."""
+        if self._released:
+            return
+        self._released = True
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._free_slot)
+            stack.callback(self.listening.close)
+            for key in list(self._work):
+                stack.callback(self.abort, *key)
+            for timer in self._timers.values():
+                stack.callback(timer.cancel)
+            self._timers.clear()
+
+    def _due(self, key: tuple[type[Due], str], due: Due) -> None:
+        self._timers.pop(key, None)
+        self._ring(due)

@@ -1,0 +1,84 @@
+"""One session's ordered mailbox: whatever happens to the session waits here for its one task.
+
+Owns order and bounds. What a client sends is bounded in number and in bytes, so that a flood cannot grow memory; what the
+engine itself sends (stage replies, verdicts, timers) always gets in. Called by the session runner alone; must never drop
+what it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """First in, first out, for one reader on one event loop."""
+
+    def __init__(self, *, max_entries: int, max_bytes: int) -> None:
+        """Make an empty mailbox whose bounded entries number at most ``max_entries`` and weigh at most ``max_bytes``."""
+        self._entries: deque[tuple[T, int | None]] = deque()
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._bounded = 0
+        self._bytes = 0
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more than half of a bound is used: time to let the reader run."""
+        return self._bounded * 2 > self._max_entries or self._bytes * 2 > self._max_bytes
+
+    def put(self, entry: T, *, first: bool = False) -> None:
+        """Add an entry of the engine's own, before all others when ``first``."""
+        (self._entries.appendleft if first else self._entries.append)((entry, None))
+        self._filled.set()
+
+    def offer(self, entry: T, size: int) -> bool:
+        """Add a client's entry of ``size`` bytes unless a bound is reached; whether it was added.
+
+        An entry that is larger than the whole bound is taken when no other waits.
+        """
+        if self._bounded and (self._bounded >= self._max_entries or self._bytes + size > self._max_bytes):
+            self._emptied.clear()
+            return False
+        self._bounded += 1
+        self._bytes += size
+        self._entries.append((entry, size))
+        self._filled.set()
+        if self.crowded:
+            self._emptied.clear()
+        return True
+
+    async def room(self) -> None:
+        """Wait, after an entry was refused or the mailbox is crowded, until the reader has taken enough."""
+        await self._emptied.wait()
+
+    async def get(self) -> T:
+        """Take the oldest entry, waiting for one when there is none."""
+        while not self._entries:
+            self._filled.clear()
+            await self._filled.wait()
+        return self._pop()
+
+    def _pop(self) -> T:
+        entry, size = self._entries.popleft()
+        if size is not None:
+            self._bounded -= 1
+            self._bytes -= size
+            if not self.crowded:
+                self._emptied.set()
+        return entry
+
+    def clear(self) -> None:
+        """Forget what waits, and let everyone go who waits for room."""
+        self._entries.clear()
+        self._bounded = self._bytes = 0
+        self._emptied.set()

@@ -1,0 +1,198 @@
+"""The session manager: who may have a session, and that every slot comes back.
+
+Owns the slots and the running sessions. Called by the orchestrator and, through it, by serving and in-process clients. A
+slot is given back on every path: refused, failed or cancelled while opening, closed, crashed. Must never reuse a session id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+
+from duplex_core.errors import DuplexError, ErrorCode, error
+from duplex_core.events import CloseReason
+from duplex_core.machine.session import SessionMachine
+from duplex_core.observers import SessionObserver
+from duplex_core.stages import StageReply
+from duplex_server.detectors import DetectorService
+from duplex_server.engine.metrics import EngineMetrics
+from duplex_server.engine.runner import Draining, SessionRunner
+from duplex_server.engine.served import ServedModel
+from duplex_server.engine.stages.host import StageHost
+from duplex_server.engine.watching import Watch
+
+log = logging.getLogger(__name__)
+
+
+class _Slot:
+    """One admitted session's place; freed once, however often it is asked to be."""
+
+    def __init__(self, freed: Callable[[], None]) -> None:
+        self._freed = freed
+        self._held = True
+
+    def free(self) -> None:
+        if self._held:
+            self._held = False
+            self._freed()
+
+
+class SessionManager:
+    """All sessions of one engine."""
+
+    def __init__(
+        self,
+        *,
+        served: ServedModel,
+        stages: StageHost,
+        detectors: DetectorService,
+        observers: Sequence[SessionObserver],
+        metrics: EngineMetrics,
+        max_sessions: int,
+    ) -> None:
+        """Manage at most ``max_sessions`` sessions of ``served`` at a time."""
+        self._served = served
+        self._stages = stages
+        self._detectors = detectors
+        self._observers = observers
+        self._metrics = metrics
+        self.max_sessions = max_sessions
+        self._taken = 0
+        self._runners: dict[str, SessionRunner] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = False
+        metrics.max_sessions.set(max_sessions)
+
+    @property
+    def taken(self) -> int:
+        """Slots that are held."""
+        return self._taken
+
+    @property
+    def draining(self) -> bool:
+        """Whether no new session gets in."""
+        return self._draining
+
+    def get(self, session_id: str) -> SessionRunner | None:
+        """The running session with this id."""
+        return self._runners.get(session_id)
+
+    async def open(self, model: str | None = None) -> SessionRunner:
+        """Admit and start a session. When this is cancelled or fails, its slot is free before the caller learns of it.
+
+        Raises:
+            DuplexError: no slot is free, the server stops, a stage is down, another model is asked for, or the model
+                package failed to make its side of the session.
+        """
+        slot = self._admit(model)
+        runner = None
+        try:
+            runner = await self._start(slot)
+        except DuplexError:
+            raise
+        except Exception as exc:
+            log.exception("a session could not be opened")
+            message = f"the session could not be opened: {type(exc).__name__}: {exc}"
+            raise self._refusal(ErrorCode.INTERNAL_ERROR, message) from exc
+        finally:
+            if runner is None:
+                slot.free()
+        self._metrics.admissions.labels(outcome="admitted").inc()
+        return runner
+
+    async def close(self, session_id: str, reason: CloseReason = CloseReason.CLIENT) -> None:
+        """End a session and wait until it has ended. Idempotent: an id that names no session is one that has ended."""
+        runner = self._runners.get(session_id)
+        if runner is not None:
+            runner.close(reason)
+            await runner.ended.wait()
+
+    def stop_admitting(self) -> None:
+        """Let no new session in, and end each that runs as soon as it is not answering."""
+        self._draining = True
+        for runner in list(self._runners.values()):
+            runner.post(Draining())
+
+    async def shutdown(self, drain_s: float = 0.0) -> None:
+        """End all sessions: in their own time for ``drain_s`` seconds, then at once, with reason ``shutdown``."""
+        self.stop_admitting()
+        if self._tasks and drain_s > 0:
+            await asyncio.wait(self._tasks, timeout=drain_s)
+        for runner in list(self._runners.values()):
+            info = error(ErrorCode.SHUTDOWN, "the server stops; connect again later")
+            runner.close(CloseReason.SHUTDOWN, info)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _admit(self, model: str | None) -> _Slot:
+        if model is not None and not self._served.answers_to(model):
+            message = f"there is no model {model!r} here; this server has: {self._served.name}"
+            raise self._refusal(ErrorCode.MODEL_NOT_FOUND, message)
+        self._refuse_when_draining()
+        if not self._stages.healthy():
+            raise self._refusal(ErrorCode.ENGINE_ERROR, "a stage of the model is down; try again later")
+        if self._taken >= self.max_sessions:
+            message = f"all {self.max_sessions} session slots are taken; try again when one is free"
+            raise self._refusal(ErrorCode.RESOURCE_EXHAUSTED, message)
+        self._taken += 1
+        self._metrics.sessions.set(self._taken)
+        return _Slot(self._freed)
+
+    def _refuse_when_draining(self) -> None:
+        if self._draining:
+            raise self._refusal(ErrorCode.SHUTDOWN, "the server stops and takes no new session; connect again later")
+
+    def _refusal(self, code: ErrorCode, message: str) -> DuplexError:
+        self._metrics.admissions.labels(outcome=code.value).inc()
+        return DuplexError(error(code, message))
+
+    async def _start(self, slot: _Slot) -> SessionRunner:
+        served = self._served
+        session_id = f"sess_{secrets.token_hex(12)}"
+        # Off the loop: a model package may read something, such as a reference voice, for its session.
+        model = await asyncio.to_thread(served.create_session, session_id)
+        self._refuse_when_draining()
+        machine = SessionMachine(
+            session_id=session_id,
+            config=served.config,
+            capabilities=served.capabilities,
+            check_options=served.check_options,
+        )
+        runner = SessionRunner(
+            session_id=session_id,
+            machine=machine,
+            model=model,
+            input_rate_hz=served.capabilities.input_rate_hz,
+            output_rate_hz=served.capabilities.output_rate_hz,
+            stages=self._stages,
+            detectors=self._detectors,
+            watch=Watch(self._observers),
+            metrics=self._metrics,
+            free_slot=slot.free,
+        )
+        self._runners[session_id] = runner
+        task = asyncio.create_task(runner.run(), name=session_id)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._gone(runner, done))
+        return runner
+
+    def deliver(self, reply: StageReply) -> bool:
+        """Hand a stage's reply to the session that it belongs to; whether there is one."""
+        runner = self._runners.get(reply.fence.session_id)
+        if runner is None:
+            return False
+        runner.post(reply)
+        return True
+
+    def _freed(self) -> None:
+        self._taken -= 1
+        self._metrics.sessions.set(self._taken)
+
+    def _gone(self, runner: SessionRunner, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        del self._runners[runner.session_id]
+        runner.finish()  # a task that is cancelled before its first step never gets to do it itself
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("the task of session %s failed", runner.session_id, exc_info=failure)

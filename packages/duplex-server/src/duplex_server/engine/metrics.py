@@ -1,0 +1,53 @@
+"""What the engine counts, for ``/metrics``.
+
+Owns the names and labels of the series and the registry that they live in: one registry an engine, so that two engines in
+one process do not mix. Written by every part of the engine, rendered by serving.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_STAGE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+
+
+class EngineMetrics:
+    """The series of one engine."""
+
+    def __init__(self) -> None:
+        """Make the series, all at zero."""
+        self.registry = CollectorRegistry()
+        self.sessions = Gauge("duplex_sessions", "Sessions that hold a slot", registry=self.registry)
+        self.max_sessions = Gauge("duplex_max_sessions", "Slots for sessions", registry=self.registry)
+        self.admissions = Counter(
+            "duplex_admissions", "Requests for a session, by outcome", ["outcome"], registry=self.registry
+        )
+        self.closed = Counter(
+            "duplex_sessions_closed", "Sessions that ended, by reason", ["reason"], registry=self.registry
+        )
+        self.responses = Counter(
+            "duplex_responses", "Answers that ended, by status", ["status"], registry=self.registry
+        )
+        self.interruptions = Counter(
+            "duplex_interruptions", "Advances of the interruption fence", registry=self.registry
+        )
+        self.purged = Counter(
+            "duplex_purged_events", "Events that an interruption dropped before they were sent", registry=self.registry
+        )
+        self.stale = Counter(
+            "duplex_stale_replies", "Stage replies that came after an interruption", registry=self.registry
+        )
+        self.unjudged = Counter(
+            "duplex_unjudged_audio_seconds", "Audio that the speech detector did not judge", registry=self.registry
+        )
+        self.slow_readers = Counter(
+            "duplex_slow_readers", "Clients dropped for reading too slowly", registry=self.registry
+        )
+        self.chats = Gauge("duplex_chats", "Chat requests that run", registry=self.registry)
+        self.stage_seconds = Histogram(
+            "duplex_stage_seconds",
+            "From submission to the last output of a stage request",
+            ["stage"],
+            buckets=_STAGE_BUCKETS,
+            registry=self.registry,
+        )

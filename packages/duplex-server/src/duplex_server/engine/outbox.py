@@ -1,0 +1,152 @@
+"""Events on their way to one client, in order.
+
+Owns the order, the fence, the bounds, and the numbering: an event gets its ``event_id`` and ``server_event_seq`` when it
+is taken for sending, so that what an interruption drops leaves no gap. Filled by the session runner, emptied by serving or
+by an in-process client. Must never lose ``session.closed``, send anything after it, or grow beyond its bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from duplex_core.errors import ErrorCode, error
+from duplex_core.events import STREAM_DELTAS, ErrorEvent, Event, OutputAudioDelta, SessionClosed
+
+MAX_EVENTS = 8192
+"""Most events that wait for a client."""
+MAX_BYTES = 16 * 1024 * 1024
+"""Most bytes that wait for a client: some five minutes of 24 kHz audio."""
+
+_OVERHEAD = 256
+
+
+def weight(event: object) -> int:
+    """Bytes that an event takes while it waits, near enough: its texts and sounds, and something for the rest."""
+    if isinstance(event, STREAM_DELTAS):
+        return _OVERHEAD + len(event.delta)
+    return _OVERHEAD + _content(event)
+
+
+def _content(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, msgspec.Struct):
+        return sum(_content(getattr(value, name)) for name in value.__struct_fields__)
+    if isinstance(value, dict):
+        return sum(len(str(key)) + _content(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return sum(map(_content, value))
+    return 8
+
+
+def delta_epoch(event: Event) -> int | None:
+    """The epoch under which a delta was made; ``None`` for every other event, which no fence drops."""
+    if isinstance(event, OutputAudioDelta):
+        return event.metadata.epoch
+    return event.epoch if isinstance(event, STREAM_DELTAS) else None
+
+
+class Outbox:
+    """The events of one attachment. One reader."""
+
+    def __init__(
+        self, *, on_slow: Callable[[], None], max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
+    ) -> None:
+        """Make an empty outbox; ``on_slow`` is called once, when the reader has fallen too far behind."""
+        self._waiting: deque[tuple[Event, int]] = deque()
+        self._bytes = 0
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._on_slow = on_slow
+        self._overrun = False
+        self._finished = False
+        self._drained = False
+        self._read = False
+        self._filled = asyncio.Event()
+        self._prefix = f"event_{secrets.token_hex(8)}"
+        self._seq = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait, as :func:`weight` counts them."""
+        return self._bytes
+
+    @property
+    def finished(self) -> bool:
+        """Whether ``session.closed`` is in: nothing more is taken."""
+        return self._finished
+
+    def put(self, event: Event) -> None:
+        """Add an event. After an overrun only ``session.closed`` gets in, and after that nothing does."""
+        last = isinstance(event, SessionClosed)
+        if self._finished or (self._overrun and not last):
+            return
+        size = weight(event)
+        full = len(self._waiting) >= self._max_events or self._bytes + size > self._max_bytes
+        if full and not last and self._waiting:
+            self._give_up()
+            return
+        self._finished = last
+        self._add(event, size)
+
+    def purge(self, epoch: int) -> int:
+        """Drop the deltas that were made under an epoch older than ``epoch``; how many there were."""
+        before = len(self._waiting)
+        kept = [pair for pair in self._waiting if (made := delta_epoch(pair[0])) is None or made >= epoch]
+        self._waiting = deque(kept)
+        self._bytes = sum(size for _, size in kept)
+        return before - len(kept)
+
+    async def read(self) -> AsyncIterator[Event]:
+        """Every event, stamped, in order; ends after ``session.closed``.
+
+        Raises:
+            RuntimeError: somebody reads already.
+        """
+        if self._read:
+            raise RuntimeError("the events of this session are being read already; a session has one reader")
+        self._read = True
+        while (event := await self.get()) is not None:
+            yield event
+
+    async def get(self) -> Event | None:
+        """The next event, stamped; ``None`` once ``session.closed`` has been taken."""
+        while not self._waiting:
+            if self._drained:
+                return None
+            self._filled.clear()
+            await self._filled.wait()
+        event, size = self._waiting.popleft()
+        self._bytes -= size
+        self._seq += 1
+        self._drained = isinstance(event, SessionClosed)
+        return msgspec.structs.replace(event, event_id=f"{self._prefix}{self._seq}", server_event_seq=self._seq)
+
+    def _add(self, event: Event, size: int) -> None:
+        self._waiting.append((event, size))
+        self._bytes += size
+        self._filled.set()
+
+    def _give_up(self) -> None:
+        """Drop what waits, leave the client the reason, and tell the runner."""
+        self._overrun = True
+        self._waiting.clear()
+        self._bytes = 0
+        told = ErrorEvent(
+            error=error(
+                ErrorCode.SLOW_READER,
+                f"events were read too slowly: more than {self._max_events} events or {self._max_bytes} bytes were "
+                "waiting, so the session ends; read the socket all the time, also while audio plays",
+            )
+        )
+        self._add(told, weight(told))
+        self._on_slow()

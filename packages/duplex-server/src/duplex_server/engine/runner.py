@@ -1,0 +1,309 @@
+"""The session runner: one session's task, mailbox and everything that it holds.
+
+Owns one session: its machine, its model session, its timers, its stage work, its ear and its outbox. Started by the session
+manager; fed by serving or an in-process client (commands), the orchestrator (stage replies), the detector and the clock.
+It performs what the machine and the model ask for and decides nothing. It is also the session's supervisor: an unexpected
+exception ends this session with ``internal_error``, frees what it held, and touches no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+import msgspec
+
+from duplex_core.commands import (
+    Command,
+    InputAudioBufferAppend,
+    InputAudioBufferClear,
+    InputAudioBufferCommit,
+    InputCancel,
+)
+from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
+from duplex_core.events import CloseReason, ErrorEvent, Event, ResponseDone, ServerEvent, SessionClosed
+from duplex_core.machine.exchange import Action, Exchange
+from duplex_core.machine.io import (
+    AbortOutput,
+    CloseRequested,
+    Detect,
+    ReleaseSlot,
+    ResetDetector,
+    SetTimer,
+    SlotReleased,
+    SpeechFrames,
+    TimerFired,
+)
+from duplex_core.machine.session import SessionMachine, internal_error
+from duplex_core.machine.table import Life
+from duplex_core.model import Abort, Deadline, Decision, EndTurn, ModelSession, Speak, Submit, ToolCall, WakeAt
+from duplex_core.observers import ObservedSession
+from duplex_core.stages import Lane, StageFailed, StageOutput, StageReply
+from duplex_server.detectors import DetectorService, UnjudgedAudio
+from duplex_server.engine.hearing import Hearing
+from duplex_server.engine.holdings import Holdings
+from duplex_server.engine.listening import Listening
+from duplex_server.engine.mailbox import Mailbox
+from duplex_server.engine.metrics import EngineMetrics
+from duplex_server.engine.outbox import Outbox, weight
+from duplex_server.engine.speaking import Speaking
+from duplex_server.engine.stages.host import StageHost
+from duplex_server.engine.watching import Watch
+
+log = logging.getLogger(__name__)
+
+MAX_COMMANDS = 1024
+"""Most commands of one client that wait."""
+MAX_COMMAND_BYTES = 48 * 1024 * 1024
+"""Most bytes of audio and pictures in commands that wait: three of the largest events."""
+TURN_ENTRIES = 16
+"""Entries that one session works off before others get their turn on the loop."""
+
+
+class _Opening(msgspec.Struct, frozen=True):
+    """First entry: the session begins."""
+
+
+class Draining(msgspec.Struct, frozen=True):
+    """The server will stop: end as soon as no answer is being made."""
+
+
+Entry = (
+    Command | StageReply | SpeechFrames | TimerFired | Deadline | CloseRequested | SlotReleased | _Opening | Draining
+)
+
+_ENDS_INPUT = (InputAudioBufferCommit, InputAudioBufferClear, InputCancel)
+
+
+class SessionRunner:
+    """One session from admission to ``session.closed``."""
+
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        machine: SessionMachine,
+        model: ModelSession,
+        input_rate_hz: int,
+        output_rate_hz: int,
+        stages: StageHost,
+        detectors: DetectorService,
+        watch: Watch,
+        metrics: EngineMetrics,
+        free_slot: Callable[[], None],
+    ) -> None:
+        """Join the parts of a session; ``free_slot`` gives its slot back and may be called more than once."""
+        self.session_id = session_id
+        self._machine = machine
+        self._exchange = Exchange(machine, model, self._perform, adapt=self._speak)
+        self._speaking = Speaking(output_rate_hz)
+        self._hearing = Hearing(input_rate_hz)
+        listening = Listening(detectors, session_id, input_rate_hz, on_frames=self.post, on_unjudged=self._unjudged)
+        self._holdings = Holdings(stages=stages, listening=listening, ring=self.post, free_slot=free_slot)
+        self._watch = watch
+        self._metrics = metrics
+        self._mailbox: Mailbox[Entry] = Mailbox(max_entries=MAX_COMMANDS, max_bytes=MAX_COMMAND_BYTES)
+        self.outbox = Outbox(on_slow=self._slow)
+        self._draining = False
+        self._fault: Exception | None = None
+        self.ended = asyncio.Event()
+
+    # -- what others say to the session -------------------------------------------------------------------------------
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits that a reader of the socket should let the session run first."""
+        return self._mailbox.crowded
+
+    def offer(self, command: Command) -> bool:
+        """Take a client's command if there is room for it; never waits. Whether it was taken.
+
+        Raises:
+            DuplexError: the session has ended.
+        """
+        if self._holdings.released:
+            raise DuplexError(error(ErrorCode.SESSION_CLOSED, f"session {self.session_id} has ended"))
+        return self._mailbox.offer(command, _size(command))
+
+    async def submit(self, command: Command) -> None:
+        """Take a client's command, waiting while there is no room for it.
+
+        Raises:
+            DuplexError: the session has ended.
+        """
+        while not self.offer(command):
+            await self._mailbox.room()
+
+    def post(self, entry: StageReply | SpeechFrames | TimerFired | Deadline | CloseRequested | Draining) -> None:
+        """Take something of the engine's own: a stage's reply, a verdict, a timer, the wish to end. Never refused."""
+        if not self.ended.is_set():
+            self._mailbox.put(entry)
+
+    def reject(self, info: ErrorInfo) -> None:
+        """Tell the client of an error that kept something from becoming a command."""
+        self._send(ErrorEvent(error=info))
+
+    def close(self, reason: CloseReason, info: ErrorInfo | None = None) -> None:
+        """Ask the session to end. Idempotent; :attr:`ended` tells when it has."""
+        self.post(CloseRequested(reason=reason, error=info))
+
+    # -- the task -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the session to its end. Cancelling it frees everything and tells the client ``session.closed``."""
+        try:
+            await self._supervise()
+        except asyncio.CancelledError:
+            self._take(CloseRequested(reason=CloseReason.SHUTDOWN))
+            raise
+        finally:
+            self.finish()
+
+    async def _supervise(self) -> None:
+        """Work the mailbox off. The one place where an unexpected exception of this session ends."""
+        entry: Entry = _Opening()
+        since_pause = 0
+        while True:
+            try:
+                self._take(entry)
+            except Exception as exc:  # the session supervisor
+                log.exception("session %s failed and ends", self.session_id)
+                if self._fault is not None and self._holdings.released:
+                    return
+                entry = self._after_fault(exc)
+                continue
+            if self._machine.closed:
+                return
+            since_pause += 1
+            if since_pause >= TURN_ENTRIES:
+                since_pause = 0
+                await asyncio.sleep(0)
+            entry = await self._mailbox.get()
+
+    def _after_fault(self, exc: Exception) -> Entry:
+        """How the session goes on to its end after ``exc``: in good order once, by force after that."""
+        again = self._fault is not None
+        self._fault = exc
+        if again or self._holdings.released:
+            self._holdings.release()
+            return SlotReleased()
+        return CloseRequested(reason=CloseReason.ERROR, error=internal_error("the session failed"))
+
+    def _take(self, entry: Entry) -> None:
+        now_ms = asyncio.get_running_loop().time() * 1000.0
+        match entry:
+            case _Opening():
+                self._watch.opened(ObservedSession(session_id=self.session_id, config=self._machine.config))
+                self._exchange.open(now_ms)
+            case Draining():
+                self._draining = True
+            case StageOutput() | StageFailed():
+                self._replied(entry, now_ms)
+            case Deadline():
+                self._exchange.wake(entry.key, now_ms)
+            case TimerFired() | SpeechFrames() | CloseRequested() | SlotReleased():
+                self._exchange.take(entry, now_ms)
+            case _:
+                self._command(entry, now_ms)
+        if self._draining and self._machine.response_config is None and not self._holdings.released:
+            info = error(ErrorCode.SHUTDOWN, "the server stops; connect again later")
+            self._exchange.take(CloseRequested(reason=CloseReason.SHUTDOWN, error=info), now_ms)
+        if self._holdings.released and not self._machine.closed:
+            self._exchange.take(SlotReleased(), now_ms)
+
+    def _command(self, command: Command, now_ms: float) -> None:
+        try:
+            heard = self._hearing.convert(command, self._machine.config.input_format)
+        except DuplexError as exc:
+            self.reject(msgspec.structs.replace(exc.info, event_id=command.event_id))
+            return
+        if isinstance(heard, InputAudioBufferAppend) and not (heard.audio or heard.video_frames):
+            return  # all of it waits in the resampler for what comes next
+        if isinstance(heard, _ENDS_INPUT) and (tail := self._hearing.flush()):
+            self._exchange.take(InputAudioBufferAppend(audio=tail), now_ms)
+        self._exchange.take(heard, now_ms)
+
+    def _replied(self, reply: StageReply, now_ms: float) -> None:
+        self._holdings.settle(reply)
+        if isinstance(reply, StageFailed) and reply.fatal:
+            self._exchange.take(CloseRequested(reason=CloseReason.ERROR, error=reply.error), now_ms)
+        else:
+            self._exchange.reply(reply, now_ms)
+
+    # -- what the machine and the model ask for -----------------------------------------------------------------------
+
+    def _speak(self, decision: Decision) -> Sequence[Decision]:
+        """What the model speaks, in the response's output format."""
+        config = self._machine.response_config
+        if config is None or not isinstance(decision, Speak | ToolCall | EndTurn):
+            return (decision,)
+        if not self._machine.fence.admits(decision.fence):
+            return (decision,)  # stale: the machine drops it, and the stream that runs now must not hear it
+        return self._speaking.convert(decision, config.output_format)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case ServerEvent():
+                self._send(action)
+            case Submit(request=request):
+                self._holdings.submit(request)
+            case Abort(stage=stage, request_id=request_id):
+                self._holdings.abort(stage, request_id)
+            case SetTimer(key=key, at_ms=at_ms):
+                self._holdings.set_timer(TimerFired(key=key), at_ms)
+            case WakeAt(key=key, at_ms=at_ms):
+                self._holdings.set_timer(Deadline(key=key), at_ms)
+            case Detect():
+                self._holdings.listening.detect(action)
+            case ResetDetector():
+                self._holdings.listening.reset(action)
+            case AbortOutput(fence=fence):
+                self._speaking.reset()
+                self._holdings.abort_lane(Lane.OUTPUT)
+                if self._machine.lanes.life is Life.OPEN:
+                    self._metrics.interruptions.inc()
+                self._metrics.purged.inc(self.outbox.purge(fence.epoch))
+            case ReleaseSlot():
+                self._holdings.release()
+            case _:
+                assert_never(action)
+
+    def _send(self, event: Event) -> None:
+        if self.outbox.finished:
+            return
+        self.outbox.put(event)
+        self._watch.event(self.session_id, event)
+        if isinstance(event, ResponseDone):
+            self._metrics.responses.labels(status=event.response.status.value).inc()
+        elif isinstance(event, SessionClosed):
+            self._metrics.closed.labels(reason=event.reason.value).inc()
+            self._watch.closed(self.session_id, event.reason)
+
+    def _slow(self) -> None:
+        self._metrics.slow_readers.inc()
+        info = error(ErrorCode.SLOW_READER, "events were read too slowly")
+        self.close(CloseReason.ERROR, info)
+
+    def _unjudged(self, report: UnjudgedAudio) -> None:
+        """Part of the user's audio got no verdict: the turn may be missed, so the client is told."""
+        log.warning("session %s: %s", self.session_id, report)
+        self._metrics.unjudged.inc(report.duration_ms / 1000.0)
+        self.reject(error(ErrorCode.ENGINE_ERROR, f"speech detection missed some of the audio: {report}"))
+
+    def finish(self) -> None:
+        """The task has ended, in whatever way: nothing stays held, and the client's last event is out. Idempotent."""
+        try:
+            self._holdings.release()
+        finally:
+            reason = CloseReason.SHUTDOWN if self._fault is None else CloseReason.ERROR
+            info = None if self._fault is None else internal_error("the session failed")
+            self._send(SessionClosed(session_id=self.session_id, reason=reason, error=info))
+            self._mailbox.clear()
+            self.ended.set()
+
+
+def _size(command: Command) -> int:
+    """Bytes that a waiting command holds, near enough."""
+    return len(command.audio) if isinstance(command, InputAudioBufferAppend) else weight(command)

@@ -1,0 +1,135 @@
+"""The model that an engine serves: which package, which checkpoint, with which settings.
+
+Owns the steps from "what the user typed" to a checked description, all of them before anything is loaded. Called by the
+command line and by :meth:`duplex_server.engine.omni.DuplexOmni.start`. Must never load weights or import a model's heavy part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+
+from duplex_core.capabilities import Capabilities
+from duplex_core.config import SessionConfig
+from duplex_core.errors import ErrorCode, refuse
+from duplex_core.model import ModelSession
+from duplex_core.plugins import PluginHost
+from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
+from duplex_core.stages import StagePlan
+
+
+class ModelUnavailable(RuntimeError):
+    """The model cannot be served with these settings; the message is one clear sentence."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model with its settings, checked and not yet loaded.
+
+    ``name`` is what clients call it: what the user named on the command line, else the package's id.
+    """
+
+    name: str
+    spec: ModelSpec
+    checkpoint: Checkpoint
+    deploy: pydantic.BaseModel
+    capabilities: Capabilities
+    config: SessionConfig
+    plan: StagePlan
+
+    def answers_to(self, name: str) -> bool:
+        """Whether a client that asks for ``name`` means this model."""
+        return name in (self.name, self.spec.id)
+
+    def create_session(self, session_id: str, *, chat: bool = False) -> ModelSession:
+        """The model's side of one session or chat request."""
+        return self.spec.create_session(
+            SessionContext(
+                session_id=session_id, config=self.config, deploy=self.deploy, checkpoint=self.checkpoint, chat=chat
+            )
+        )
+
+    @property
+    def check_options(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """Checks a session's ``options`` with the package's model of them."""
+        return lambda options: checked_options(self.spec.options_model, options)
+
+
+def prepare(
+    plugins: PluginHost, model: str | None, read_deploy: Callable[[type[pydantic.BaseModel]], pydantic.BaseModel]
+) -> ServedModel:
+    """Find the package for ``model`` and check that it can serve it with its deploy settings.
+
+    Args:
+        plugins: what is installed.
+        model: an id, a folder with a checkpoint, a checkpoint's name, or ``None`` for the embedded default.
+        read_deploy: validates the deploy settings with the package's model of them.
+
+    Raises:
+        PluginError: no package serves it, or the one that should is broken.
+        ModelUnavailable: the settings cannot work together.
+    """
+    checkpoint = read_checkpoint(model) if model is not None else None
+    spec = plugins.select_model(checkpoint)
+    deploy = read_deploy(spec.deploy_model)
+    checkpoint = checkpoint or Checkpoint(name=spec.id)
+    try:
+        plan = spec.stage_plan(checkpoint, deploy)
+        capabilities = spec.capabilities(deploy)
+        config = spec.session_config(deploy)
+    except ValueError as exc:
+        raise ModelUnavailable(f"model {spec.id} cannot be served so: {exc}") from exc
+    name = model if model is not None and checkpoint.path is None else spec.id
+    return ServedModel(
+        name=name,
+        spec=spec,
+        checkpoint=checkpoint,
+        deploy=deploy,
+        capabilities=capabilities,
+        config=msgspec.structs.replace(config, model=name),
+        plan=plan,
+    )
+
+
+def read_checkpoint(model: str) -> Checkpoint:
+    """Describe what the user named; when it is a folder, with its ``config.json`` and the names in it.
+
+    Raises:
+        ModelUnavailable: the folder's ``config.json`` is not readable JSON.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return Checkpoint(name=model)
+    config: Mapping[str, Any] = {}
+    path = folder / "config.json"
+    if path.is_file():
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as exc:
+            raise ModelUnavailable(f"{path} cannot be read: {exc}") from exc
+    files = frozenset(each.name for each in folder.iterdir())
+    return Checkpoint(name=model, path=str(folder.resolve()), config=config, files=files)
+
+
+def checked_options(model: type[pydantic.BaseModel], options: dict[str, Any]) -> dict[str, Any]:
+    """A session's options after validation, defaults filled in.
+
+    Raises:
+        DuplexError: the first option that is unknown or wrong, by name.
+    """
+    try:
+        return model.model_validate(options).model_dump()
+    except pydantic.ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        path = ".".join(("session", "options", *map(str, first["loc"])))
+        unknown = first["type"] == "extra_forbidden"
+        code = ErrorCode.UNKNOWN_PARAMETER if unknown else ErrorCode.INVALID_VALUE
+        known = ", ".join(model.model_fields) or "none"
+        message = f"{path} is no option of this model; it has: {known}" if unknown else f"{path}: {first['msg']}"
+        raise refuse(code, message, param=path) from None

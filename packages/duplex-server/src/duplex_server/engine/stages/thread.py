@@ -1,0 +1,299 @@
+"""The ``thread`` runtime: a stage's workers on threads of the server's own process.
+
+Owns the threads, the queue before them and the fairness between sessions. Registered by :mod:`duplex_server.builtins`;
+started and called by :mod:`duplex_server.engine.stages.host`. Everything but a worker's own code runs on the event loop,
+so nothing here needs a lock. Must never block the loop, run a factory or a worker on it, or let one request's exception
+touch another request.
+
+Each of the stage's ``concurrency`` threads has a worker of its own. A session's requests run one at a time, in the order
+submitted; sessions take turns, so that one session's long queue delays no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, cast
+
+from duplex_core.errors import ErrorCode, error
+from duplex_core.stages import StageFailed, StageOutput, StageReply, StageRequest, StageSpec, StageWorker
+
+log = logging.getLogger(__name__)
+
+Reply = Callable[[StageReply], None]
+
+CLOSE_TIMEOUT_S = 10.0
+"""How long closing waits for a worker that is in the middle of a request."""
+
+
+class StageLoadError(RuntimeError):
+    """A stage could not be started; the message says which and why."""
+
+
+class _Job:
+    """One request and how far it is. Compared by identity: an id that is used again is another job."""
+
+    __slots__ = ("cancelled", "request")
+
+    def __init__(self, request: StageRequest) -> None:
+        self.request = request
+        self.cancelled = threading.Event()
+
+
+class _Seat:
+    """One thread and the worker that was made on it and never leaves it."""
+
+    __slots__ = ("job", "thread", "worker")
+
+    def __init__(self, name: str) -> None:
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self.worker: StageWorker | None = None
+        self.job: _Job | None = None
+
+
+def make_worker(spec: StageSpec) -> StageWorker:
+    """Resolve a stage's factory and call it with the stage's options. Runs on the worker's thread.
+
+    Raises:
+        StageLoadError: the import path is malformed or names nothing.
+    """
+    module, colon, attribute = spec.factory.partition(":")
+    if not colon:
+        raise StageLoadError(f"stage {spec.name}: factory {spec.factory!r} must look like 'package.module:callable'")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as exc:
+        raise StageLoadError(f"stage {spec.name}: factory {spec.factory} cannot be imported: {exc}") from exc
+    return cast("StageWorker", factory(**spec.options))
+
+
+async def start(stage: StageSpec, reply: Reply) -> ThreadStage:
+    """Start ``stage``: make its workers, all on their own threads, and return when each is ready.
+
+    Raises:
+        StageLoadError: a worker could not be made; the threads are gone again.
+    """
+    if stage.replicas != 1:
+        raise StageLoadError(f"stage {stage.name}: the thread runtime has one replica; raise concurrency instead")
+    running = ThreadStage(stage, reply)
+    try:
+        await running.load()
+    except BaseException:
+        await running.aclose()
+        raise
+    return running
+
+
+class ThreadStage:
+    """A running stage (:class:`duplex_core.stages.RunningStage`) whose workers are threads."""
+
+    def __init__(self, spec: StageSpec, reply: Reply) -> None:
+        """Prepare the threads of ``spec``; :meth:`load` makes their workers."""
+        self._spec = spec
+        self._reply = reply
+        self._loop = asyncio.get_running_loop()
+        self._seats = [_Seat(f"stage-{spec.name}-{index}") for index in range(max(1, spec.concurrency))]
+        self._idle: deque[_Seat] = deque()
+        self._queues: OrderedDict[str, deque[_Job]] = OrderedDict()
+        self._running: set[str] = set()
+        self._jobs: dict[tuple[str, str], _Job] = {}
+        self._dead: str | None = None
+        self._closed = False
+
+    async def load(self) -> None:
+        """Make every seat's worker; loading runs on the threads.
+
+        Raises:
+            StageLoadError: a factory raised.
+        """
+        for seat in self._seats:
+            future = self._loop.run_in_executor(seat.thread, make_worker, self._spec)
+            try:
+                seat.worker = await future
+            except StageLoadError:
+                raise
+            except Exception as exc:
+                raise StageLoadError(f"stage {self._spec.name} did not start: {_describe(exc)}") from exc
+            self._idle.append(seat)
+
+    def healthy(self) -> bool:
+        """Whether the stage takes requests."""
+        return not self._closed and self._dead is None
+
+    def submit(self, request: StageRequest) -> None:
+        """Queue ``request``; it is started now when a worker is free.
+
+        Raises:
+            ValueError: a request of this session with this id is open.
+            RuntimeError: the stage is closed.
+        """
+        if self._closed:
+            raise RuntimeError(f"stage {self._spec.name} is closed")
+        session_id = request.fence.session_id
+        key = (session_id, request.request_id)
+        if key in self._jobs:
+            raise ValueError(f"stage {self._spec.name}: request {request.request_id} of {session_id} is open already")
+        job = _Job(request)
+        self._jobs[key] = job
+        if self._dead is not None:
+            self._loop.call_soon(self._fail, job, self._dead, True)
+            return
+        self._queues.setdefault(session_id, deque()).append(job)
+        self._dispatch()
+
+    def abort(self, session_id: str, request_id: str | None = None) -> None:
+        """Stop one request, or all of a session's: queued ones never start, running ones are told; no output follows."""
+        keys = [(session_id, request_id)] if request_id is not None else [k for k in self._jobs if k[0] == session_id]
+        for key in keys:
+            job = self._jobs.pop(key, None)
+            if job is None:
+                continue
+            job.cancelled.set()
+            queue = self._queues.get(session_id)
+            if queue is not None and job in queue:
+                queue.remove(job)
+                if not queue:
+                    del self._queues[session_id]
+
+    async def aclose(self) -> None:
+        """Tell every running request to stop, wait for the threads, close the workers on them."""
+        self._closed = True
+        for job in self._jobs.values():
+            job.cancelled.set()
+        for seat in self._seats:
+            if seat.job is not None:
+                seat.job.cancelled.set()
+        self._jobs.clear()
+        self._queues.clear()
+        closings = [
+            self._loop.run_in_executor(seat.thread, seat.worker.close)
+            for seat in self._seats
+            if seat.worker is not None
+        ]
+        try:
+            if closings:
+                await self._closed_workers(closings)
+        finally:
+            for seat in self._seats:
+                seat.worker = None
+                seat.thread.shutdown(wait=False)
+
+    async def _closed_workers(self, closings: list[asyncio.Future[None]]) -> None:
+        done, hanging = await asyncio.wait(closings, timeout=CLOSE_TIMEOUT_S)
+        for future in done:
+            if (failure := future.exception()) is not None:
+                log.warning("stage %s: a worker failed to close: %s", self._spec.name, _describe(failure))
+        if hanging:
+            log.warning(
+                "stage %s: %d workers ignored their cancellation for %.0f s",
+                self._spec.name,
+                len(hanging),
+                CLOSE_TIMEOUT_S,
+            )
+
+    def _dispatch(self) -> None:
+        """Give free workers the next jobs, one session after the other."""
+        while self._idle:
+            session_id = next((each for each in self._queues if each not in self._running), None)
+            if session_id is None:
+                return
+            queue = self._queues.pop(session_id)
+            job = queue.popleft()
+            if queue:
+                self._queues[session_id] = queue  # at the end of the line
+            self._run(self._idle.popleft(), job)
+
+    def _run(self, seat: _Seat, job: _Job) -> None:
+        assert seat.worker is not None
+        seat.job = job
+        self._running.add(job.request.fence.session_id)
+        emit = partial(self._emit_from_thread, job)
+        future = seat.thread.submit(seat.worker.run, job.request.payload, emit, job.cancelled.is_set)
+        future.add_done_callback(partial(self._done_on_thread, seat, job))
+
+    def _emit_from_thread(self, job: _Job, payload: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everyone who would listen
+            self._loop.call_soon_threadsafe(self._emitted, job, payload)
+
+    def _done_on_thread(self, seat: _Seat, job: _Job, future: Future[None]) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._done, seat, job, future)
+
+    def _wanted(self, job: _Job) -> bool:
+        request = job.request
+        return self._jobs.get((request.fence.session_id, request.request_id)) is job
+
+    def _emitted(self, job: _Job, payload: Any) -> None:
+        if self._wanted(job):
+            self._reply(_output(job.request, payload, final=False))
+
+    def _done(self, seat: _Seat, job: _Job, future: Future[None]) -> None:
+        """A worker has returned or raised: answer its request and take the next."""
+        seat.job = None
+        self._running.discard(job.request.fence.session_id)
+        failure = future.exception()
+        if failure is not None and not isinstance(failure, Exception):
+            self._die(failure)
+        else:
+            self._idle.append(seat)
+        if failure is not None and self._wanted(job):
+            log.error("stage %s: request %s failed", self._spec.name, job.request.request_id, exc_info=failure)
+            self._fail(job, _describe(failure), self._dead is not None)
+        elif self._wanted(job):
+            self._finish(job)
+            self._reply(_output(job.request, None, final=True))
+        if self._dead is None:
+            self._dispatch()
+
+    def _die(self, failure: BaseException) -> None:
+        """The worker ended its thread (``SystemExit`` and the like): the stage takes no more, and says so to all."""
+        self._dead = _describe(failure)
+        log.error("stage %s died: %s", self._spec.name, self._dead)
+        running = [seat.job for seat in self._seats if seat.job is not None]
+        queued = [job for queue in self._queues.values() for job in queue]
+        self._queues.clear()
+        for job in [*running, *queued]:
+            job.cancelled.set()
+            self._fail(job, self._dead, True)
+
+    def _fail(self, job: _Job, cause: str, fatal: bool) -> None:
+        if not self._wanted(job):
+            return
+        self._finish(job)
+        request = job.request
+        message = f"stage {self._spec.name} {'died' if fatal else 'failed'}: {cause}"
+        failed = StageFailed(
+            stage=request.stage,
+            request_id=request.request_id,
+            fence=request.fence,
+            lane=request.lane,
+            error=error(ErrorCode.ENGINE_ERROR, message),
+            fatal=fatal,
+        )
+        self._reply(failed)
+
+    def _finish(self, job: _Job) -> None:
+        request = job.request
+        del self._jobs[request.fence.session_id, request.request_id]
+
+
+def _output(request: StageRequest, payload: Any, *, final: bool) -> StageOutput:
+    return StageOutput(
+        stage=request.stage,
+        request_id=request.request_id,
+        fence=request.fence,
+        lane=request.lane,
+        payload=payload,
+        final=final,
+    )
+
+
+def _describe(failure: BaseException) -> str:
+    return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
