@@ -108,7 +108,9 @@ class Sessions(Subject):
         for name, value in self.bad_options.items():
             patch = SessionPatch(options={name: value}, max_output_tokens=7)
             driver.send(SessionUpdate(session=patch, event_id=f"bad-{name}"))
-            refusal = driver.all_of(ErrorEvent)[-1].error
+            refusals = driver.all_of(ErrorEvent)
+            assert refusals, f"the option {name}={value!r} was not refused"
+            refusal = refusals[-1].error
             assert refusal.event_id == f"bad-{name}"
             assert refusal.type is ErrorType.INVALID_REQUEST
             assert name in (refusal.param or ""), f"the refusal of {name} names {refusal.param}"

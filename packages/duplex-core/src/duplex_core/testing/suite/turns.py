@@ -95,8 +95,8 @@ class Turns(Subject):
         driver = self.open(host, detection=ServerVad())
         driver.stream(self.quiet(4000))
         driver.settle()
-        assert not driver.all_of(InputCommitted)
-        assert not driver.all_of(ResponseCreated)
+        assert not driver.all_of(InputCommitted), "silence was taken for a turn"
+        assert not driver.all_of(ResponseCreated), "silence was answered"
         self.well(driver)
 
     def test_silence_that_is_committed_ends_in_one_response(self, host: StageHost) -> None:
