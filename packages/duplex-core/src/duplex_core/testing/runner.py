@@ -1,0 +1,243 @@
+"""A session runner in virtual time: it performs what the machine and the model ask for, with no task, thread or clock.
+
+The half of :class:`~duplex_core.testing.driver.ConversationDriver` that stands for the server. It does what the server's own
+runner does, through the same :class:`~duplex_core.machine.exchange.Exchange`; only time is different.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pydantic
+
+from duplex_core.audio import PCM_RATES_HZ, AudioEncoding, AudioFormat
+from duplex_core.commands import Command
+from duplex_core.config import SessionConfig
+from duplex_core.errors import ErrorCode, refuse
+from duplex_core.events import Event
+from duplex_core.machine.exchange import Action, Exchange
+from duplex_core.machine.io import (
+    AbortOutput,
+    Detect,
+    MachineInput,
+    ReleaseSlot,
+    ResetDetector,
+    SetTimer,
+    SlotReleased,
+    SpeechFrames,
+    TimerFired,
+)
+from duplex_core.machine.session import SessionMachine
+from duplex_core.model import Abort, Decision, ModelInput, ModelOutput, ModelSession, Speak, Submit, WakeAt
+from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
+from duplex_core.stages import StageReply, StageRequest
+from duplex_core.testing.speech import LinearResampler, LoudnessDetector
+from duplex_core.testing.stages import StageHost
+
+MS_PER_PIECE = 10.0
+"""How long a stage takes for each piece, unless told otherwise."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model session heard and answered, and when."""
+
+    at_ms: float
+    event: ModelInput
+    outputs: tuple[ModelOutput, ...]
+
+
+class _Recorder:
+    """Stands between the exchange and the model session and writes down what passes."""
+
+    def __init__(self, model: ModelSession, told: list[Told]) -> None:
+        self._model = model
+        self._told = told
+
+    def handle(self, event: ModelInput, now_ms: float) -> Sequence[ModelOutput]:
+        outputs = tuple(self._model.handle(event, now_ms))
+        self._told.append(Told(at_ms=now_ms, event=event, outputs=outputs))
+        return outputs
+
+
+class VirtualRunner:
+    """One session, its model and its stages, in virtual time."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        deploy: pydantic.BaseModel | None = None,
+        config: SessionConfig | None = None,
+        checkpoint: Checkpoint | None = None,
+        host: StageHost | None = None,
+        session_id: str = "sess_1",
+        ms_per_piece: float = MS_PER_PIECE,
+    ) -> None:
+        """Open a session.
+
+        Args:
+            spec: the model package.
+            deploy: its deploy settings; the defaults when left out.
+            config: the session's first configuration; the package's own when left out. Formats are set to the model's
+                rates, so that audio passes through unchanged wherever the wire has that rate.
+            checkpoint: what the server would have been pointed at.
+            host: running stages to share with other drivers; own ones when left out.
+            session_id: the id of the session; two drivers that share a host need different ones.
+            ms_per_piece: virtual time that a stage takes for each piece of its answer.
+        """
+        self.spec = spec
+        self.deploy = deploy if deploy is not None else spec.deploy_model()
+        self.checkpoint = checkpoint or Checkpoint(name=spec.id)
+        self.capabilities = spec.capabilities(self.deploy)
+        self.host = host or StageHost(spec.stage_plan(self.checkpoint, self.deploy))
+        self.events: list[Event] = []
+        self.told: list[Told] = []
+        self.now_ms = 0.0
+        self.released = False
+        self.watch: Callable[[Event], None] | None = None
+        self._own_host = host is None
+        self._ms_per_piece = ms_per_piece
+        self._detector = LoudnessDetector(self.capabilities.input_rate_hz)
+        self._resamplers: dict[int, LinearResampler] = {}
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._busy_until: dict[str, float] = {}
+        self._inbox: list[Command] = []
+        self._inside = False
+        begun = self._first_config(config or spec.session_config(self.deploy))
+        machine = SessionMachine(
+            session_id=session_id,
+            config=begun,
+            capabilities=self.capabilities,
+            check_options=checker_of(spec.options_model),
+            attachment_generation=1,
+        )
+        context = SessionContext(
+            session_id=session_id, config=begun, deploy=self.deploy, checkpoint=self.checkpoint, chat=False
+        )
+        recorder = _Recorder(spec.create_session(context), self.told)
+        self.exchange = Exchange(machine, recorder, self._perform, adapt=self._adapt)
+        self._run(lambda: self.exchange.open(self.now_ms))
+
+    def send(self, *commands: Command) -> None:
+        """The client sends commands. Audio is already 16-bit PCM at the model's input rate."""
+        self._inbox.extend(commands)
+        if not self._inside:
+            self._read_inbox()
+
+    def give(self, given: MachineInput) -> None:
+        """Give the machine any input, for instance a request to close."""
+        self._run(lambda: self.exchange.take(given, self.now_ms))
+
+    def reply(self, reply: StageReply) -> None:
+        """Give the model a stage's reply that no worker made, for instance a failure."""
+        self._run(lambda: self.exchange.reply(reply, self.now_ms))
+
+    def step(self) -> None:
+        """Do the next thing that is due, whenever that is: a stage's reply, a timer, a verdict of the detector.
+
+        Raises:
+            IndexError: nothing is left that could happen.
+        """
+        at_ms, _, action = heapq.heappop(self._agenda)
+        self.now_ms = max(self.now_ms, at_ms)
+        self._run(action)
+
+    def _first_config(self, config: SessionConfig) -> SessionConfig:
+        can = self.capabilities
+        return msgspec.structs.replace(
+            config, input_format=_wire_pcm(can.input_rate_hz), output_format=_wire_pcm(can.output_rate_hz)
+        )
+
+    def _run(self, action: Callable[[], None]) -> None:
+        assert not self._inside, (
+            "the driver is already at work: send commands from `watch`, everything else from outside"
+        )
+        self._inside = True
+        try:
+            action()
+        finally:
+            self._inside = False
+        self._read_inbox()
+
+    def _read_inbox(self) -> None:
+        while self._inbox:
+            command = self._inbox.pop(0)
+            self._run(lambda given=command: self.exchange.take(given, self.now_ms))  # type: ignore[misc]
+
+    def _at(self, at_ms: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (max(at_ms, self.now_ms), next(self._order), action))
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SetTimer(key=key, at_ms=at_ms):
+                if at_ms is not None:
+                    self._at(at_ms, lambda: self.exchange.take(TimerFired(key=key), self.now_ms))
+            case WakeAt(key=key, at_ms=at_ms):
+                if at_ms is not None:
+                    self._at(at_ms, lambda: self.exchange.wake(key, self.now_ms))
+            case Detect(pcm=pcm, generation=generation):
+                frames = self._detector.judge(pcm)
+                if frames:
+                    verdicts = SpeechFrames(frames=frames, generation=generation)
+                    self._at(self.now_ms, lambda: self.exchange.take(verdicts, self.now_ms))
+            case ResetDetector(start_ms=start_ms):
+                self._detector.reset(start_ms)
+            case ReleaseSlot():
+                self._at(self.now_ms, self._release)
+            case Submit(request=request):
+                self._start(request)
+            case Abort() | AbortOutput():
+                # The exchange drops the replies; what is left is that the stages are free again.
+                working = {request.stage for request in self.exchange.open_requests}
+                self._busy_until = {stage: ms for stage, ms in self._busy_until.items() if stage in working}
+            case _:
+                self.events.append(action)
+                if self.watch is not None:
+                    self.watch(action)
+
+    def _release(self) -> None:
+        self.released = True
+        self.exchange.take(SlotReleased(), self.now_ms)
+
+    def _start(self, request: StageRequest) -> None:
+        """Queue a request behind the earlier ones of this session at its stage."""
+        starts = max(self.now_ms, self._busy_until.get(request.stage, 0.0))
+        replies = list(self.host.work(request))
+        for number, reply in enumerate(replies, 1):
+            due_ms = starts + self._ms_per_piece * min(number, max(1, len(replies) - 1))
+            self._at(due_ms, lambda given=reply: self.exchange.reply(given, self.now_ms))  # type: ignore[misc]
+            self._busy_until[request.stage] = due_ms
+
+    def _adapt(self, decision: Decision) -> Sequence[Decision]:
+        if not isinstance(decision, Speak) or not decision.pcm:
+            return (decision,)
+        model_hz = self.capabilities.output_rate_hz
+        wire_hz = _wire_pcm(model_hz).rate_hz
+        resampler = self._resamplers.setdefault(decision.fence.turn, LinearResampler(model_hz, wire_hz))
+        return (msgspec.structs.replace(decision, pcm=resampler.convert(decision.pcm)),)
+
+
+def checker_of(model: type[pydantic.BaseModel]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What checks a session's options, as the server has it: refuses by name, else gives the options back."""
+
+    def check(options: dict[str, Any]) -> dict[str, Any]:
+        try:
+            model.model_validate(options)
+        except pydantic.ValidationError as invalid:
+            first = invalid.errors()[0]
+            path = ".".join(str(part) for part in ("session", "options", *first["loc"]))
+            raise refuse(ErrorCode.INVALID_VALUE, f"{path}: {first['msg']}", param=path) from None
+        return options
+
+    return check
+
+
+def _wire_pcm(rate_hz: int) -> AudioFormat:
+    """PCM at the model's rate where the wire has it, else at the next rate above."""
+    rate = next((each for each in PCM_RATES_HZ if each >= rate_hz), PCM_RATES_HZ[-1])
+    return AudioFormat(encoding=AudioEncoding.PCM16, rate_hz=rate)
