@@ -1,0 +1,158 @@
+"""Chat over HTTP, with plain requests and with OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+USER = {"role": "user", "content": "one two three"}
+
+
+async def ask(served: Any, **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        return await client.post("/v1/chat/completions", json={"model": "parrot", "messages": [USER], **body})
+
+
+async def test_an_answer_has_the_shape_that_openais_client_reads(served: Any) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{served.http}/v1", api_key="none") as client:
+        whole = await client.chat.completions.create(model="parrot", messages=[USER])  # type: ignore[list-item]
+        assert whole.choices[0].message.content == "one two three"
+        assert whole.choices[0].finish_reason == "stop"
+        assert whole.usage is not None
+        assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens > 0
+        pieces = []
+        usage = None
+        stream = await client.chat.completions.create(
+            model="parrot", messages=[USER], stream=True, stream_options={"include_usage": True}  # type: ignore[list-item]
+        )
+        async for chunk in stream:
+            usage = chunk.usage or usage
+            pieces += [choice.delta.content for choice in chunk.choices if choice.delta.content]
+        assert "".join(pieces) == "one two three"
+        assert len(pieces) > 1
+        assert usage == whole.usage
+    assert served.engine.chats == 0
+    assert served.engine.sessions.taken == 0
+
+
+async def test_tools_are_called_and_their_results_answered(served: Any) -> None:
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
+    asked = {"model": "parrot", "messages": [{"role": "user", "content": "call clock"}], "tools": [tool]}
+    async with openai.AsyncOpenAI(base_url=f"{served.http}/v1", api_key="none") as client:
+        whole = await client.chat.completions.create(**asked)
+        (call,) = whole.choices[0].message.tool_calls
+        assert whole.choices[0].finish_reason == "tool_calls"
+        assert call.function.name == "clock"
+        json.loads(call.function.arguments)
+        arguments = ""
+        async for chunk in await client.chat.completions.create(**asked, stream=True):
+            for piece in chunk.choices[0].delta.tool_calls or ():
+                assert piece.index == 0
+                arguments += piece.function.arguments
+        assert arguments == call.function.arguments
+        asked["messages"] += [
+            {"role": "assistant", "tool_calls": [call.model_dump()]},
+            {"role": "tool", "tool_call_id": call.id, "content": "noon"},
+        ]
+        told = await client.chat.completions.create(**asked)
+        assert told.choices[0].message.content == "The tool gave noon"
+
+
+async def test_the_length_limit_is_told(served: Any) -> None:
+    answer = (await ask(served, max_completion_tokens=2)).json()
+    assert answer["choices"][0]["message"]["content"] == "one two"
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+async def test_instructions_reach_the_model_and_history_ends_with_the_question(served: Any) -> None:
+    messages = [
+        {"role": "system", "content": "Aye."},
+        {"role": "developer", "content": [{"type": "text", "text": "Sir."}]},
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "Aye."},
+        {"role": "user", "content": [{"type": "text", "text": "second"}]},
+    ]
+    answer = (await ask(served, messages=messages)).json()
+    assert answer["choices"][0]["message"]["content"] == "Aye. Sir. second"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        ({"model": "gpt-x"}, 404, "model_not_found", "model"),
+        ({"n": 2}, 400, "unsupported_parameter", "n"),
+        ({"stop": ["x"]}, 400, "unsupported_parameter", "stop"),
+        ({"seed": 1}, 400, "unsupported_parameter", "seed"),
+        ({"temperature": 1.0}, 400, "unsupported_parameter", "temperature"),
+        ({"response_format": {"type": "json_object"}}, 400, "unsupported_parameter", "response_format"),
+        ({"shout": True}, 400, "unknown_parameter", "shout"),
+        ({"messages": []}, 400, "invalid_value", "messages"),
+        ({"messages": [{"role": "system", "content": "x"}]}, 400, "invalid_value", "messages"),
+        ({"messages": [{"role": "bard", "content": "x"}]}, 400, "invalid_value", "messages.0"),
+        ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+        ({"tool_choice": "required"}, 400, "invalid_value", "tool_choice"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_by_name(
+    served: Any, body: dict[str, Any], status: int, code: str, param: str
+) -> None:
+    answer = await ask(served, **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+
+
+async def test_settings_that_ask_for_nothing_are_fine(served: Any) -> None:
+    answer = await ask(served, n=1, top_p=1, stop=None, user="me", presence_penalty=0, response_format={"type": "text"})
+    assert answer.status_code == 200
+
+
+async def test_a_body_that_is_not_json_is_refused(served: Any) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.post(
+            "/v1/chat/completions", content="{", headers={"content-type": "application/json"}
+        )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_work_stops_when_the_client_goes_away(serving: Any, gated: Any, stream: bool) -> None:
+    async with serving(gated.spec) as served:
+        body = {"model": "gated", "messages": [{"role": "user", "content": "hold"}], "stream": stream}
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            call = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+            await asyncio.to_thread(gated.begun.acquire)
+            assert served.engine.chats == 1
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        async with asyncio.timeout(10):
+            await served.engine.drain(10)
+            await asyncio.to_thread(gated.stopped.acquire)
+        assert served.engine.chats == 0
+
+
+async def test_a_failing_stage_is_an_http_error_or_the_end_of_the_stream(serving: Any, gated: Any) -> None:
+    async with serving(gated.spec) as served:
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            answer = await client.post(
+                "/v1/chat/completions",
+                json={"model": gated.spec.id, "messages": [{"role": "user", "content": "fail at once"}]},
+            )
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "engine_error"
+            streamed = await client.post(
+                "/v1/chat/completions",
+                json={
+                    "model": gated.spec.id,
+                    "messages": [{"role": "user", "content": "fail after a word"}],
+                    "stream": True,
+                },
+            )
+        lines = [line for line in streamed.text.splitlines() if line]
+        assert json.loads(lines[-2].removeprefix("data: "))["error"]["code"] == "engine_error"
+        assert lines[-1] == "data: [DONE]"

@@ -1,0 +1,122 @@
+"""The routes beside the socket and the chat: what is here, what is not, and who may ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/embeddings"),
+        ("POST", "/v1/audio/speech"),
+        ("POST", "/v1/responses"),
+        ("GET", "/v1/anything/at/all"),
+        ("DELETE", "/v1/files/1"),
+        ("POST", "/v1/realtime/client_secrets"),
+    ],
+)
+async def test_every_other_v1_route_says_that_it_is_not_here(served: Any, method: str, path: str) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.request(method, path, json={} if method == "POST" else None)
+    assert answer.status_code == 501
+    assert "not available on a duplex server" in answer.json()["error"]["message"]
+
+
+async def test_a_socket_elsewhere_is_not_here_either(served: Any) -> None:
+    with pytest.raises(websockets.InvalidStatus) as caught:
+        async with served.call("/v1/elsewhere"):
+            pass
+    assert caught.value.response.status_code == 501
+
+
+async def test_models_and_capabilities_name_what_is_served(served: Any) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        models = (await client.get("/v1/models")).json()
+        card = (await client.get("/v1/models/parrot")).json()
+        missing = await client.get("/v1/models/gpt-x")
+        told = (await client.get("/v1/realtime/capabilities")).json()
+    assert [each["id"] for each in models["data"]] == ["parrot"]
+    assert card == models["data"][0]
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+    assert told["model"] == "parrot"
+    assert told["capabilities"]["input_rate_hz"] == 16000
+    assert told["capabilities"]["tools"] is True
+    assert {each["type"] for each in told["audio_formats"]} == {"audio/pcm", "audio/pcmu", "audio/pcma", "audio/float32"}
+
+
+async def test_health_tells_ready_from_alive(served: Any) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        ready = await client.get("/health")
+        async with served.session():
+            busy = (await client.get("/health")).json()
+        await served.engine.shutdown(0.0)
+        draining = await client.get("/health")
+        async with served.call() as refused:
+            told = await refused.next()
+    assert (ready.status_code, ready.json()["ready"]) == (200, True)
+    assert busy["sessions"] == 1
+    assert draining.status_code == 503
+    assert draining.json() | {"alive": True, "ready": False, "draining": True} == draining.json()
+    assert told["error"]["code"] == "shutdown"
+    assert told["error"]["retryable"] is True
+
+
+async def test_metrics_count_what_happened(served: Any, speech: bytes) -> None:
+    async with served.session() as caller:
+        await caller.by_hand()
+        await caller.append(speech)
+        await caller.say("input_audio_buffer.commit", response_create=True)
+        await caller.until("response.output_audio.delta")
+        await caller.say("response.cancel")
+        await caller.until("response.done")
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            text = (await client.get("/metrics")).text
+        assert "duplex_sessions 1.0" in text
+        assert 'duplex_admissions_total{outcome="admitted"} 1.0' in text
+        assert "duplex_interruptions_total 1.0" in text
+        assert 'duplex_responses_total{status="cancelled"} 1.0' in text
+        assert 'duplex_stage_seconds_count{stage="cut"} 1.0' in text
+        await caller.say("session.close")
+        await caller.rest()
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        text = (await client.get("/metrics")).text
+    assert "duplex_sessions 0.0" in text
+    assert 'duplex_sessions_closed_total{reason="client_closed"} 1.0' in text
+    assert "duplex_interruptions_total 1.0" in text, "closing is no interruption"
+
+
+async def test_a_key_is_asked_for_everywhere_under_v1(serving: Any) -> None:
+    async with serving(key="sésame") as served:
+        right = {"Authorization": "Bearer sésame".encode()}
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            for path in ("/v1/models", "/v1/realtime/capabilities", "/v1/elsewhere"):
+                for headers in ({}, {"Authorization": "Bearer sesame"}, {"Authorization": "sésame".encode()}):
+                    refused = await client.get(path, headers=headers)
+                    assert refused.status_code == 401, (path, headers)
+                    assert refused.json()["error"]["code"] == "invalid_api_key"
+            assert (await client.post("/v1/chat/completions", json={})).status_code == 401
+            assert (await client.get("/health")).status_code == 200
+
+
+async def test_a_key_opens_the_socket_by_header_or_by_subprotocol(serving: Any) -> None:
+    async with serving(key="s3cret") as served:
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            assert (await client.get("/v1/models", headers={"Authorization": "Bearer s3cret"})).status_code == 200
+        async with served.session(additional_headers={"Authorization": "Bearer s3cret"}):
+            pass
+        protocols = ["realtime", "openai-insecure-api-key.s3cret", "openai-beta.realtime-v1"]
+        async with served.session(subprotocols=protocols) as caller:
+            assert caller.socket.subprotocol == "realtime"
+        for wrong in ({}, {"subprotocols": ["realtime", "openai-insecure-api-key.s3cre"]}):
+            with pytest.raises(websockets.InvalidStatus) as caught:
+                async with served.call(**wrong):
+                    pass
+            assert caught.value.response.status_code == 401
+        assert served.engine.sessions.taken == 0
