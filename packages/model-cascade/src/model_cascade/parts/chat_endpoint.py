@@ -15,7 +15,7 @@ import concurrent.futures
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ from model_cascade.parts.language_model import (
     Usage,
 )
 from model_cascade.parts.server_sent_events import EventReader
+from model_cascade.parts.tool_calls import BrokenCall, Call, CallReader, Read
 
 _REASONS = {
     "length": FinishReason.LENGTH,
@@ -110,10 +111,12 @@ class ChatEndpoint:
         body = {**request_body(self.name, request), **self._extra}
         work = asyncio.run_coroutine_threadsafe(self._post(body, channel), self._loop)
         work.add_done_callback(lambda done: channel.finish(_failure(done)))
-        answer = _Answer(self._new_call_id)
+        answer = _Answer(request, self._new_call_id)
         try:
             for data in channel.items(cancelled):
                 yield from answer.take(data)
+            if not cancelled():
+                yield from answer.rest()
             yield answer.finished(cancelled=cancelled())
         finally:
             work.cancel()
@@ -171,8 +174,9 @@ class ChatEndpoint:
 class _Answer:
     """What has come of one answer."""
 
-    def __init__(self, new_call_id: Callable[[], str]) -> None:
+    def __init__(self, request: ChatRequest, new_call_id: Callable[[], str]) -> None:
         self._new_call_id = new_call_id
+        self._reader = CallReader(frozenset(tool.name for tool in request.tools)) if request.tools else None
         self._calls: dict[int, tuple[str, str]] = {}
         self._reason: FinishReason | None = None
         self._usage = Usage()
@@ -187,13 +191,32 @@ class _Answer:
             for choice in (chunk.get("choices") or [])[:1]:
                 delta = choice.get("delta") or {}
                 if text := delta.get("content"):
-                    yield TextDelta(text=text)
+                    yield from self._text([text] if self._reader is None else self._reader.feed(text))
                 for place, call in enumerate(delta.get("tool_calls") or []):
                     yield self._call(call, place)
                 if choice.get("finish_reason"):
                     self._reason = _REASONS.get(choice["finish_reason"], FinishReason.STOP)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BrokenAnswerError(f"The endpoint sent no chat completion chunk: {data[:_LONGEST_DETAIL]}") from error
+
+    def rest(self) -> Iterator[Delta]:
+        """Give what was held back because it might have become a call."""
+        if self._reader is not None:
+            yield from self._text(self._reader.finish())
+
+    def _text(self, reads: Sequence[Read]) -> Iterator[Delta]:
+        """Pass text on, and calls that the endpoint left in it."""
+        for read in reads:
+            if isinstance(read, BrokenCall):
+                raise BrokenAnswerError(f"The model wrote a call that cannot be read: {read.raw[:_LONGEST_DETAIL]}")
+            if isinstance(read, Call):
+                index = len(self._calls)
+                self._calls[index] = (self._new_call_id(), read.name)
+                yield ToolCallDelta(
+                    index=index, call_id=self._calls[index][0], name=read.name, arguments=read.arguments
+                )
+            else:
+                yield TextDelta(text=read)
 
     def finished(self, *, cancelled: bool) -> Finished:
         """End the answer; one that ends without a reason has been cut off."""

@@ -17,6 +17,7 @@ from typing import Any
 _LONGEST_STRING = 120
 _MOST_ITEMS = 8
 _MOST_ENTRIES = 8
+_FARTHEST = 1_000_000_000
 _PLAIN_STRING = {"type": "string", "maxLength": _LONGEST_STRING}
 _SHORT_FORMATS = frozenset({"date", "time", "date-time", "uuid", "ipv4"})
 _PATTERNS = {
@@ -36,10 +37,7 @@ def grammar_for_names(names: Sequence[str]) -> str:
 
 def grammar_for_arguments(parameters: Mapping[str, Any]) -> str:
     """Give a grammar of compact JSON objects that the schema ``parameters`` takes."""
-    schema = bounded(parameters)
-    if not isinstance(schema.get("type", "object"), str) or schema.get("type", "object") != "object":
-        schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    return _grammar(schema)
+    return _grammar(bounded({**parameters, "type": "object"}))
 
 
 def bounded(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
@@ -89,12 +87,17 @@ def _bound_string(schema: dict[str, Any]) -> None:
 
 def _bound_number(schema: dict[str, Any]) -> None:
     if not schema.keys() & {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}:
-        schema |= {"minimum": -1e9, "maximum": 1e9, "multipleOf": 0.01}
+        schema["multipleOf"] = 0.01
+    _bound_integer(schema)
 
 
 def _bound_integer(schema: dict[str, Any]) -> None:
-    if not schema.keys() & {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}:
-        schema |= {"minimum": -1_000_000_000, "maximum": 1_000_000_000}
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    if low is None:
+        schema["minimum"] = min(high or 0, 0) - _FARTHEST
+    if high is None:
+        schema["maximum"] = max(low or 0, 0) + _FARTHEST
 
 
 def _bound_array(schema: dict[str, Any]) -> None:

@@ -3,9 +3,9 @@
 Owns: the conversation in the model's own format, and how it calls functions. Called by: the cascade's language stage.
 Never: fetches anything; claims to be right: it is fluent and **often wrong**.
 
-Functions: the model is told of them and its calls are read, but of itself it makes none. So where it may choose, a rule
-chooses (:mod:`model_cascade.parts.tool_rule`), and the model writes the arguments inside the function's schema, as it
-does where a call is demanded. Arguments are always valid; whether they are what the user meant is another matter.
+Functions: where the model may choose, two rules choose for it (:mod:`model_cascade.parts.tool_rule`); where a call is
+made, by them or because one is demanded, the model writes its arguments inside the function's schema. They are always
+valid; whether they are what the user meant is another matter.
 
 What a conversation has in common with the one before is not read again, nor what is left of it when its oldest turns
 are forgotten. On one core it reads a token in 6 ms and writes one in 12 ms.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from model_cascade.parts import weights
@@ -37,14 +37,13 @@ from model_cascade.parts.language_model import (
     Usage,
 )
 from model_cascade.parts.llama_engine import Completion, LlamaEngine, PromptTooLongError, Sampling
-from model_cascade.parts.tool_calls import OPEN, BrokenCall, Call, CallReader, Read, instructions, plain
-from model_cascade.parts.tool_rule import function_asked_for
+from model_cascade.parts.tool_calls import OPEN, instructions
+from model_cascade.parts.tool_rule import function_asked_for, plain_turns, said_plainly
 
 PREFACE = "You are a helpful AI assistant named SmolLM. Give short, simple answers in plain English."
 """Begins the system message. The model was trained with a sentence like it, and drifts into French without."""
 
 _SPECIAL = re.compile(r"<\|(?:im_start|im_end|endoftext)\|>")
-_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 _SHORTEST_CALL = 256
 _TRIES = 6
 
@@ -84,17 +83,23 @@ class LocalLanguageModel:
         """Answer, as :class:`~model_cascade.parts.language_model.LanguageModel` says."""
         mode = request.tool_choice.mode
         if mode in {ToolMode.REQUIRED, ToolMode.FUNCTION}:
-            yield from self._forced(request, _candidates(request), cancelled, Usage())
-        elif mode is ToolMode.NONE or not request.tools:
-            yield from self._text(replace(request, tools=()), cancelled)
-        elif (asked := function_asked_for(request.messages, request.tools)) is not None:
-            yield from self._forced(request, [asked], cancelled, Usage())
+            yield from self._forced(request, _candidates(request), cancelled)
+            return
+        last = request.messages[-1] if request.messages else None
+        if last is not None and last.role == "tool":
+            yield TextDelta(text=said_plainly(last.content))
+            yield Finished(reason=FinishReason.STOP, usage=Usage())
+            return
+        offered = () if mode is ToolMode.NONE else request.tools
+        asked = function_asked_for(request.messages, offered)
+        if asked is not None:
+            yield from self._forced(request, [asked], cancelled)
         else:
-            yield from self._text_or_calls(request, cancelled)
+            yield from self._text(request, cancelled)
 
     def prepare(self, messages: tuple[Message, ...], tools: tuple[Tool, ...] = (), cancelled: Cancel = never) -> None:
         """Read a conversation into the cache; the answer to it begins with what is new by then."""
-        answer = _Answer(self, ChatRequest(messages=messages, tools=tools), Sampling(max_tokens=0), cancelled)
+        answer = _Answer(self, ChatRequest(messages=messages), Sampling(max_tokens=0), cancelled)
         for _ in answer.pieces("", closed=True):
             pass
 
@@ -106,18 +111,20 @@ class LocalLanguageModel:
         """Continue a prompt that is already in the model's format."""
         return self._engine.complete(prompt, sampling, cancelled)
 
-    def prompt(self, request: ChatRequest, budget: int) -> str:
-        """Write a conversation in ChatML, cut to about ``budget`` tokens, without anything that could pass for its marks."""
+    def prompt(self, request: ChatRequest, budget: int, calls: Sequence[Tool] = ()) -> str:
+        """Write a conversation in ChatML, cut to about ``budget`` tokens, without anything that could pass for its marks.
+
+        ``calls`` are described behind it, not before, so that what is cached of the conversation stays good.
+        """
         has_system = bool(request.messages) and request.messages[0].role == "system"
         system = request.messages[0].content.strip() if has_system else ""
-        parts = [part for part in (self._preface, system, instructions(request.tools)) if part]
+        head = Message(role="system", content="\n".join(part for part in (self._preface, system) if part))
         spoken = request.messages[1:] if has_system else request.messages
-        names: dict[str, str] = {}
-        written = ""
-        for message in fitted((Message(role="system", content="\n".join(parts)), *spoken), budget):
-            role, text = plain(message, names)
-            written += f"<|im_start|>{role}\n{_SPECIAL.sub('', text)}<|im_end|>\n"
-        return written
+        turns = plain_turns(fitted((head, *spoken), budget))
+        if calls:
+            turns.append(("system", instructions(calls)))
+        written = "".join(f"<|im_start|>{role}\n{_SPECIAL.sub('', text)}<|im_end|>\n" for role, text in turns)
+        return written.encode("utf-8", "replace").decode()  # a lone surrogate is no text
 
     def budget(self, max_tokens: int) -> tuple[int, int]:
         """Tell how many tokens a prompt may take beside an answer, and how many the answer."""
@@ -130,56 +137,45 @@ class LocalLanguageModel:
             yield TextDelta(text=piece)
         yield Finished(reason=answer.reason, usage=answer.usage)
 
-    def _text_or_calls(self, request: ChatRequest, cancelled: Cancel) -> Iterator[Delta]:
-        """Let the model choose; what it fails to write as a call is written again inside the function's schema."""
-        reader = CallReader(frozenset(tool.name for tool in request.tools))
-        answer = _Answer(self, request, _sampling(request), cancelled)
-        calls = 0
-        for read in _reads(reader, answer):
-            if isinstance(read, BrokenCall):
-                if calls == 0:
-                    yield from self._forced(request, _meant(read, request.tools), cancelled, answer.usage)
-                    return
-                break
-            yield self._delta(read, calls)
-            calls += isinstance(read, Call)
-        yield Finished(reason=FinishReason.TOOL_CALLS if calls else answer.reason, usage=answer.usage)
-
-    def _delta(self, read: str | Call, index: int) -> TextDelta | ToolCallDelta:
-        if isinstance(read, str):
-            return TextDelta(text=read)
-        return ToolCallDelta(index=index, call_id=self._new_call_id(), name=read.name, arguments=read.arguments)
-
-    def _forced(self, request: ChatRequest, tools: list[Tool], cancelled: Cancel, spent: Usage) -> Iterator[Delta]:
+    def _forced(self, request: ChatRequest, tools: list[Tool], cancelled: Cancel) -> Iterator[Delta]:
         """Write a call: choose the function, then its arguments, each inside a grammar."""
         tool = tools[0]
+        spent = Usage()
         if len(tools) > 1:
             sampling = Sampling(max_tokens=64, grammar=grammar_for_names([one.name for one in tools]))
-            answer = _Answer(self, request, sampling, cancelled)
+            answer = _Answer(self, request, sampling, cancelled, tools)
             chosen = "".join(answer.pieces(f'{OPEN}{{"name": '))
             spent += answer.usage
             tool = next((one for one in tools if json.dumps(one.name) == chosen), tool)
         most = max(request.max_tokens, _SHORTEST_CALL)
         sampling = Sampling(max_tokens=most, grammar=grammar_for_arguments(tool.parameters))
-        answer = _Answer(self, request, sampling, cancelled)
+        answer = _Answer(self, request, sampling, cancelled, [tool])
         text = "".join(answer.pieces(f'{OPEN}{{"name": {json.dumps(tool.name)}, "arguments": '))
         spent += answer.usage
         if answer.reason is FinishReason.CANCELLED:
             yield Finished(reason=answer.reason, usage=spent)
             return
         arguments = _object(text, tool.name, cut=answer.reason is FinishReason.LENGTH)
-        yield self._delta(Call(name=tool.name, arguments=arguments), 0)
+        yield ToolCallDelta(index=0, call_id=self._new_call_id(), name=tool.name, arguments=arguments)
         yield Finished(reason=FinishReason.TOOL_CALLS, usage=spent)
 
 
 class _Answer:
     """One completion of a conversation: read :meth:`pieces` to the end, then ``reason`` and ``usage``."""
 
-    def __init__(self, model: LocalLanguageModel, request: ChatRequest, sampling: Sampling, cancelled: Cancel) -> None:
+    def __init__(
+        self,
+        model: LocalLanguageModel,
+        request: ChatRequest,
+        sampling: Sampling,
+        cancelled: Cancel,
+        calls: Sequence[Tool] = (),
+    ) -> None:
         self._model = model
         self._request = request
         self._sampling = sampling
         self._cancelled = cancelled
+        self._calls = calls
         self.reason = FinishReason.CANCELLED
         self.usage = Usage()
 
@@ -194,7 +190,7 @@ class _Answer:
         sampling = replace(self._sampling, max_tokens=most)
         opening = "" if closed else f"<|im_start|>assistant\n{begun}"
         for _ in range(_TRIES):
-            prompt = self._model.prompt(self._request, budget) + opening
+            prompt = self._model.prompt(self._request, budget, self._calls) + opening
             completion = self._model.complete(prompt, sampling, self._cancelled)
             try:
                 yield from completion.pieces()
@@ -220,19 +216,6 @@ def _candidates(request: ChatRequest) -> list[Tool]:
         known = ", ".join(tool.name for tool in request.tools) or "none"
         raise RequestRefusedError(f"The tool choice asks for {wanted or 'some function'}; the functions are: {known}")
     return found
-
-
-def _reads(reader: CallReader, answer: _Answer) -> Iterator[Read]:
-    for piece in answer.pieces():
-        yield from reader.feed(piece)
-    if answer.reason is not FinishReason.CANCELLED:
-        yield from reader.finish()
-
-
-def _meant(broken: BrokenCall, tools: tuple[Tool, ...]) -> list[Tool]:
-    """Tell which functions a call that cannot be read may have meant."""
-    names = set(_NAME.findall(broken.raw))
-    return [tool for tool in tools if tool.name in names] or list(tools)
 
 
 def _object(text: str, name: str, *, cut: bool) -> str:

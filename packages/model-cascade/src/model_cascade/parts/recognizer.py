@@ -32,7 +32,7 @@ _SHORTEST = SAMPLE_RATE_HZ // 2
 _LONGEST = 24 * SAMPLE_RATE_HZ
 _QUIET_SEARCH = 6 * SAMPLE_RATE_HZ
 _QUIET_WINDOW = SAMPLE_RATE_HZ // 10
-_LOOPS = 4
+_LOOPS = 6
 _INVENTED = frozenset({"you"})  # what the model makes of silence
 _LEAST_CONFIDENCE = -1.0  # mean log probability a token: speech at 6 dB has -0.8 and more, noise alone -1.0 and less
 
@@ -166,7 +166,7 @@ def _pieces(samples: Samples) -> Iterator[Samples]:
 
 
 def _loop(tokens: list[int]) -> int:
-    """Tell how many tokens the end of the list repeats, four times in a row; 0 when it does not."""
+    """Tell how many tokens the end of the list repeats, six times in a row; 0 when it does not."""
     for size in range(1, len(tokens) // _LOOPS + 1):
         tail = tokens[-size:]
         if tokens[-size * _LOOPS :] == tail * _LOOPS:

@@ -1,17 +1,17 @@
-"""Function tools for a model that was not trained for them: how it is told, and how its calls are read.
+"""Function calls in a model's text: how a model is told to make them, and how what it writes is read.
 
-Owns: the prompt format below and its reader. Called by: :mod:`model_cascade.parts.local_language_model`. Never: runs a
-function, or checks arguments against a schema (a forced call is generated inside its schema; see there).
+Owns: the prompt format below and its reader. Called by: :mod:`model_cascade.parts.local_language_model`, which writes
+the format, and :mod:`model_cascade.parts.chat_endpoint`, since many endpoints pass such text on unread. Never: runs a
+function, or checks arguments against a schema.
 
-The format is that of the Hermes and SmolLM2 function-calling data. The system message ends with::
+The format is that of the Hermes, Qwen and SmolLM2 function-calling data. A system message says::
 
     You can call functions. They are, one a line:
-    {"name": "set_timer", "description": "…", "parameters": {…}}
-    To call one, answer with nothing but <tool_call>{"name": "…", "arguments": {…}}</tool_call>
+    {"name": "set_timer", "description": "...", "parameters": {...}}
+    To call one, answer with nothing but <tool_call>{"name": "...", "arguments": {...}}</tool_call>
 
-a call in the history is written in the same way, and its result comes as the user's message
-``The function set_timer returned: …``. Small models also answer with bare JSON, a JSON list of calls, or JSON inside a
-Markdown fence; all of these are read as calls when they name a function that exists.
+Models also write a list of calls between the tags, bare JSON, or JSON inside a Markdown fence, and forget closing
+brackets and tags; all of these are read as calls when they name a function that exists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from model_cascade.parts.language_model import Message, Tool
+from model_cascade.parts.language_model import Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _FENCE = re.compile(r"^```(?:json)?\s*|\s*```$")
@@ -62,39 +62,25 @@ def instructions(tools: Sequence[Tool]) -> str:
     )
 
 
-def plain(message: Message, names: dict[str, str]) -> tuple[str, str]:
-    """Write any message as the role and text that a model without tools knows.
-
-    Args:
-        message: The message.
-        names: The function of each call id seen so far; calls in ``message`` are added.
-    """
-    if message.role == "tool":
-        name = names.get(message.tool_call_id, "that was called")
-        return "user", f"The function {name} returned: {message.content}"
-    calls = "".join(
-        f'{OPEN}{{"name": {json.dumps(call.name)}, "arguments": {call.arguments or "{}"}}}{CLOSE}'
-        for call in message.tool_calls
-    )
-    names.update({call.call_id: call.name for call in message.tool_calls})
-    return message.role, message.content + calls
-
-
 class CallReader:
     """Separates the calls in a streamed answer from its text. Feed it pieces, then :meth:`finish`.
 
     Text is passed on at once, but for what may be the beginning of a call. Every character of the answer is either
-    passed on or part of what was read as a call.
+    passed on or part of a call, where line ends behind a call belong to it.
     """
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
         self._text = ""
         self._begun = False
+        self._after_call = False
 
     def feed(self, piece: str) -> list[Read]:
         """Take more of the answer and give what is certain about it."""
         self._text += piece
+        if self._after_call:
+            self._text = self._text.lstrip("\n")
+            self._after_call = not self._text
         found: list[Read] = []
         while self._text:
             stripped = self._text.lstrip()
@@ -112,6 +98,7 @@ class CallReader:
             raw = self._text[len(OPEN) : end]
             found += self._calls(raw) or [BrokenCall(raw=raw)]
             self._text = self._text[end + len(CLOSE) :].lstrip("\n")
+            self._after_call = not self._text
         return found
 
     def finish(self) -> list[Read]:

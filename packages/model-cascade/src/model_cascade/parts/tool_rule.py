@@ -1,16 +1,22 @@
-"""Whether a question is one for a function, decided without a model.
+"""How a model that is too small for functions gets by with them: two rules, decided without it.
 
-Owns: this one rule. Called by: :mod:`model_cascade.parts.local_language_model` where functions may be called, because a
-model of 135 million parameters never calls one by itself. Never: looks beyond the user's last message.
+Owns: whether a question is one for a function, and how a function's result is said. Called by:
+:mod:`model_cascade.parts.local_language_model`. Never: makes a call, or looks beyond the messages that it is given.
+
+A model of 135 million parameters calls no function by itself, and garbles what one returned. So a function is called
+when the user says its name, and its result is said as it is.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from model_cascade.parts.language_model import Message, Tool
 
+_LONGEST_RESULT = 300
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _WORD = re.compile(r"[a-z0-9]+")
 _VERBS = frozenset(
@@ -39,6 +45,50 @@ def function_asked_for(messages: Sequence[Message], tools: Sequence[Tool]) -> To
         if name and name <= said and (best is None or len(name) > best[0]):
             best = (len(name), tool)
     return best[1] if best else None
+
+
+def said_plainly(result: str) -> str:
+    """Put what a function returned into words: the names and values of JSON, other text as it is.
+
+    ``{"temperature_c": 21, "sky": "sunny"}`` becomes ``Temperature c: 21, sky: sunny.``
+
+    Returns:
+        At most about 300 characters, ending like a sentence.
+    """
+    try:
+        value = json.loads(result)
+    except json.JSONDecodeError:
+        value = result
+    text = _in_words(value).strip()
+    if len(text) > _LONGEST_RESULT:
+        text = text[:_LONGEST_RESULT].rsplit(" ", 1)[0]
+    text = text[:1].upper() + text[1:] if text else "Done"
+    return text if text[-1] in ".!?" else f"{text.rstrip(',;:')}."
+
+
+def plain_turns(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """Write a conversation as roles and texts without functions: calls are left out, results said once."""
+    turns = []
+    for message, following in zip(messages, (*messages[1:], None), strict=False):
+        if message.role == "tool":
+            said_already = following is not None and following.role in {"assistant", "tool"}
+            if not said_already:
+                turns.append(("assistant", said_plainly(message.content)))
+        elif message.content or not message.tool_calls:
+            turns.append((message.role, message.content))
+    return turns
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{str(key).replace('_', ' ')}: {_in_words(one)}" for key, one in value.items() if one is not None
+        )
+    if isinstance(value, list):
+        return ", ".join(_in_words(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
 
 
 def _stem(word: str) -> str:
