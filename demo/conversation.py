@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 from pathlib import Path
 
@@ -69,6 +70,7 @@ async def converse(chosen: argparse.Namespace, console: Console) -> tuple[Held, 
 def main() -> int:
     """Run the demo; the process's exit status."""
     chosen, console = options(), Console()
+    logging.getLogger("duplex_client").setLevel(logging.ERROR)  # what it would say is shown in its place
     chosen.out.mkdir(parents=True, exist_ok=True)
     for old in (*chosen.out.glob("answer-*.wav"), chosen.out / "conversation.wav", chosen.out / "summary.json"):
         old.unlink(missing_ok=True)

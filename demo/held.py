@@ -30,6 +30,7 @@ from duplex_core.events import (
     SessionView,
     TranscriptionCompleted,
 )
+from duplex_core.items import item_text
 
 ANSWER_S = 30.0
 """How long an answer may take to begin, and to be made, before it counts as missing."""
@@ -45,13 +46,24 @@ class Missing(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One thing said and what came of it. Moments are in ms on the client's clock."""
+    """One thing said and what came of it. Moments are in ms on the client's clock.
+
+    Attributes:
+        utterance: What was said.
+        answer: The answer to it.
+        recorded: Whether a person said it, and not the scripted user.
+        interrupts: The turn whose answer it was said over.
+        heard: What of the answer sounded.
+        kept: What of the answer the server keeps in the conversation's history.
+        transcript: What the server understood.
+    """
 
     utterance: Utterance
     answer: ResponseHandle
     recorded: bool = False
     interrupts: Turn | None = None
     heard: HeardAnswer | None = None
+    kept: str = ""
     transcript: str = ""
 
 
@@ -87,19 +99,23 @@ class TrueTimes:
     """The latencies to show, counted from what the script knows to be the first and last voiced sample."""
 
     def __init__(self) -> None:
-        self.utterance: Utterance | None = None
-        self._answered: Utterance | None = None
+        self._said: Utterance | None = None
+        self._answered = self._silenced = True
+
+    def began(self, utterance: Utterance, *, interrupts: bool) -> None:
+        """Something is being said; `interrupts` tells whether over an answer."""
+        self._said = utterance
+        self._answered, self._silenced = False, not interrupts
 
     def follow(self, event: Event, at_ms: float) -> TurnLatency | StopLatency | None:
         """As the view wants it."""
-        said = self.utterance
-        if said is None or said.begins_ms is None or said.ends_ms is None:
-            return None
+        said = self._said
         match event:
-            case OutputBufferCleared() if at_ms > said.begins_ms:
+            case OutputBufferCleared() if said is not None and not self._silenced:
+                self._silenced = True
                 return StopLatency(response_id=event.response_id, ms=at_ms - said.begins_ms)
-            case OutputAudioDelta() if said is not self._answered and at_ms > said.ends_ms:
-                self._answered = said
+            case OutputAudioDelta() if said is not None and not self._answered and at_ms > said.ends_ms:
+                self._answered = True
                 return TurnLatency(response_id=event.response_id, ms=at_ms - said.ends_ms)
             case _:
                 return None
@@ -143,7 +159,10 @@ class Conversation:
         """
         await self.listen(await self.ask(script.question))
         await self.pause()
-        await self.listen(await self.interrupt(script.provocations, script.interruption))
+        interruption = await self.interrupt(script.provocations, script.interruption)
+        await self.listen(interruption)
+        if interruption.interrupts is not None:
+            await self.look_up(interruption.interrupts)
         for line in script.recordings:
             await self.pause()
             await self.hear_out(line)
@@ -152,16 +171,14 @@ class Conversation:
         """Be silent for a moment, as people are."""
         await self._client.clock.sleep_until(self._client.clock.now_ms() + PAUSE_MS)
 
-    async def ask(self, line: Line, *, recorded: bool = False) -> Turn:
+    async def ask(self, line: Line, *, recorded: bool = False, over_an_answer: bool = False) -> Turn:
         """Say a line; returns when its answer begins to sound.
 
         Raises:
             Missing: no answer came, or one without sound.
         """
-        utterance = self._microphone.say(line)
-        await utterance.begun.wait()
-        self._times.utterance = utterance
-        assert utterance.begins_ms is not None
+        utterance = await self._microphone.say(line)
+        self._times.began(utterance, interrupts=over_an_answer)
         self._view.say("you", f"“{line.text}”", utterance.begins_ms)
         answer = await self._answer_to(utterance)
         turn = Turn(utterance=utterance, answer=answer, recorded=recorded)
@@ -171,7 +188,6 @@ class Conversation:
     async def _answer_to(self, utterance: Utterance) -> ResponseHandle:
         """The first answer that began after the line's end: one that began in a pause within it is not meant."""
         ends_ms = utterance.ends_ms
-        assert ends_ms is not None
         try:
             async with asyncio.timeout((ends_ms - self._client.clock.now_ms()) / 1000.0 + ANSWER_S):
                 async for answer in self._client.responses():
@@ -212,7 +228,7 @@ class Conversation:
             if not await self._player.reached(provoked.answer.response_id, INTERRUPT_AFTER_MS):
                 await self.pause()
                 continue  # too short an answer to be interrupted
-            turn = await self.ask(line)
+            turn = await self.ask(line, over_an_answer=True)
             if (await self._ears.of(provoked.answer.response_id)).cut_at_ms is not None:
                 turn.interrupts = provoked
                 return turn
@@ -223,17 +239,21 @@ class Conversation:
     async def hear_out(self, line: Line) -> None:
         """Say what was recorded, listen to the beginning of its answer, and have the rest dropped."""
         turn = await self.ask(line, recorded=True)
-        await self._player.reached(turn.answer.response_id, CLIP_LISTEN_MS)
-        if self._player.playing() is not None:
+        if await self._player.reached(turn.answer.response_id, CLIP_LISTEN_MS):
             await self._client.clear_output()
         await self._player.idle()
+
+    async def look_up(self, turn: Turn) -> None:
+        """Ask the server what it keeps of an answer: no more than was heard."""
+        if turn.answer.item_id is not None:
+            turn.kept = item_text(await self._client.retrieve_item(turn.answer.item_id))
 
     def finish(self) -> None:
         """Join to each turn what was understood of it and what was heard of its answer."""
         for index, turn in enumerate(self.turns):
-            begins_ms = turn.utterance.begins_ms or 0.0
-            following = self.turns[index + 1].utterance.begins_ms if index + 1 < len(self.turns) else None
-            until_ms = following if following is not None else float("inf")
+            begins_ms = turn.utterance.begins_ms
+            following = self.turns[index + 1 : index + 2]
+            until_ms = following[0].utterance.begins_ms if following else float("inf")
             items = [item for item, at_ms in self._committed.items() if begins_ms <= at_ms < until_ms]
             turn.transcript = " ".join(filter(None, (self._transcripts.get(item, "") for item in items)))
             turn.heard = self._ears.answers.get(turn.answer.response_id)

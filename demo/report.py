@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import platform
 import statistics
+import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from demo.held import Held, Turn
@@ -26,13 +28,13 @@ PACKAGES = ("duplex-core", "duplex-server", "duplex-client", "model-cascade")
 
 def answer_latency_s(turn: Turn) -> float | None:
     """From the last voiced sample of what was said to the first audio of the answer."""
-    ends_ms, first_ms = turn.utterance.ends_ms, turn.answer.first_audio_at_ms
-    return None if ends_ms is None or first_ms is None else (first_ms - ends_ms) / 1000.0
+    first_ms = turn.answer.first_audio_at_ms
+    return None if first_ms is None else (first_ms - turn.utterance.ends_ms) / 1000.0
 
 
 def silence_latency_s(turn: Turn) -> float | None:
     """From the first voiced sample of an interruption to the last sample of the old answer that sounded."""
-    if turn.interrupts is None or turn.interrupts.heard is None or turn.utterance.begins_ms is None:
+    if turn.interrupts is None or turn.interrupts.heard is None:
         return None
     ended_ms = turn.interrupts.heard.ends_at_ms
     return None if ended_ms is None else (ended_ms - turn.utterance.begins_ms) / 1000.0
@@ -89,9 +91,10 @@ def _told(turn: Turn, held: Held) -> dict[str, Any]:
     return {
         "said": turn.utterance.line.text,
         "spoken_by": turn.utterance.line.name if turn.recorded else "scripted user",
-        "speech_s": round(turn.utterance.line.duration_ms / 1000.0, 3),
+        "speech_s": round((turn.utterance.ends_ms - turn.utterance.begins_ms) / 1000.0, 3),
         "server_heard": turn.transcript,
         "answered": turn.answer.transcript,
+        "kept_in_history": turn.kept or None,
         "status": turn.answer.status.value,
         "answer_cut": heard is not None and heard.cut_at_ms is not None,
         "answer_received_s": round(heard.received_ms / 1000.0, 3) if heard is not None else None,
@@ -134,10 +137,7 @@ def show(facts: dict[str, Any], console: Console) -> None:
     for heading in ("said", "server heard", "answered", "first audio after"):
         turns.add_column(heading, justify="right" if heading.startswith("first") else "left")
     for turn in facts["turns"]:
-        cut = f" [cut after {turn['answer_played_s']:.1f} s]" if turn["answer_cut"] else ""
-        turns.add_row(
-            turn["said"], turn["server_heard"], f"{turn['answered']}{cut}".replace("[", r"\["), _seconds(turn)
-        )
+        turns.add_row(*map(escape, (turn["said"], turn["server_heard"], _answer(turn), _seconds(turn))))
     console.print(turns)
     figures = Table(title="Against the targets", title_justify="left")
     for heading in ("figure", "measured", "target", ""):
@@ -150,6 +150,13 @@ def show(facts: dict[str, Any], console: Console) -> None:
     machine, hangover_s = facts["machine"], facts["hangover_s"]
     included = f"; the {hangover_s:.2f} s of silence that end a turn are included" if hangover_s is not None else ""
     console.print(f"Measured on {machine['processor']}: {machine['cores']}{included}.", soft_wrap=True)
+
+
+def _answer(turn: dict[str, Any]) -> str:
+    if not turn["answer_cut"]:
+        return str(turn["answered"])
+    told = turn["kept_in_history"] or textwrap.shorten(turn["answered"], 60, placeholder="")
+    return f"{told} … (cut after {turn['answer_played_s']:.1f} s)"
 
 
 def _seconds(turn: dict[str, Any]) -> str:

@@ -22,12 +22,12 @@ CHUNK_MS = 20.0
 
 QUESTION = "What is the capital of France?"
 PROVOCATIONS = (
-    "Please tell me a long story about a brave little dog.",
-    "Please tell me everything that you know about the moon.",
-    "Please count slowly from one to twenty.",
+    "Tell me a long story about a dog.",
+    "Please tell me all about the planet Mars.",
+    "Please explain how the moon moves around the earth.",
 )
 """Each asks for a long answer; the next one is tried when an answer was over before it could be interrupted."""
-INTERRUPTION = "Wait, please stop. What color is the sky?"
+INTERRUPTION = "Please stop and tell me the color of the sky."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,33 +37,37 @@ class Line:
     Attributes:
         name: What it is for.
         text: Its words.
-        pcm: 16-bit mono at the session's rate, trimmed: it begins with the first voiced sample and ends with the last.
+        pcm: 16-bit mono at the session's rate, without the silence around it.
+        voiced_ms: The first voiced sample and the last, from the beginning of `pcm`. Where it is doubtful which sample
+            that is, the one that makes latencies longer: the first that is within 40 dB of the loudest, and the last that
+            is within 30 dB.
     """
 
     name: str
     text: str
     pcm: bytes
-
-    @property
-    def duration_ms(self) -> float:
-        """From the first voiced sample to the last."""
-        return pcm16_ms(len(self.pcm), SESSION_RATE_HZ)
+    voiced_ms: tuple[float, float]
 
 
-def trimmed(pcm: bytes, rate_hz: int) -> bytes:
-    """Speech without the silence around it, at the session's rate."""
+def line(name: str, text: str, pcm: bytes, rate_hz: int) -> Line:
+    """Make a line of speech at any rate.
+
+    Raises:
+        ValueError: there is no sound in it.
+    """
     whole = resample_pcm(pcm, rate_hz, SESSION_RATE_HZ)
-    begin_ms, end_ms = voiced_span(whole, SESSION_RATE_HZ)
-    return whole[pcm16_bytes(begin_ms, SESSION_RATE_HZ) : pcm16_bytes(end_ms, SESSION_RATE_HZ)]
+    begin_ms, end_ms = voiced_span(whole, SESSION_RATE_HZ, floor_db=-40.0)
+    if begin_ms >= end_ms:
+        raise ValueError(f"there is no sound in “{text}”")
+    trimmed = whole[pcm16_bytes(begin_ms, SESSION_RATE_HZ) : pcm16_bytes(end_ms, SESSION_RATE_HZ)]
+    _, loud_end_ms = voiced_span(trimmed, SESSION_RATE_HZ, floor_db=-30.0)
+    return Line(name=name, text=text, pcm=trimmed, voiced_ms=(0.0, loud_end_ms))
 
 
 def spoken(lines: Sequence[tuple[str, str]]) -> list[Line]:
     """Speak lines, given as (name, text), with the second voice."""
     voice = load_voice(VOICE)
-    return [
-        Line(name=name, text=text, pcm=trimmed(voice.synthesize(text).tobytes(), voice.sample_rate_hz))
-        for name, text in lines
-    ]
+    return [line(name, text, voice.synthesize(text).tobytes(), voice.sample_rate_hz) for name, text in lines]
 
 
 def recorded(folder: Path) -> list[Line]:
@@ -72,42 +76,46 @@ def recorded(folder: Path) -> list[Line]:
     Raises:
         ClipsMissing: the recordings are not in `folder`.
     """
-    return [Line(name=clip.name, text=clip.transcript, pcm=trimmed(clip.pcm(), 16_000)) for clip in clips.load(folder)]
+    return [line(clip.name, clip.transcript, clip.pcm(), 16_000) for clip in clips.load(folder)]
 
 
 class Utterance:
-    """A line while it is being said. Moments are in ms on the client's clock, and known once it has begun."""
+    """A line while it is being said.
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        self.offset_ms: float | None = None
-        self.begins_ms: float | None = None
+    Attributes:
+        line: What is said.
+        begun: Set when the first of it has been sent; the moments are known from then on.
+        begins_ms: When its first voiced sample is spoken, on the client's clock.
+        ends_ms: When its last voiced sample is spoken.
+    """
+
+    def __init__(self, said: Line, offset_ms: float) -> None:
+        self.line = said
         self.begun = asyncio.Event()
-
-    @property
-    def ends_ms(self) -> float | None:
-        """When its last voiced sample is spoken."""
-        return None if self.begins_ms is None else self.begins_ms + self.line.duration_ms
+        self.begins_ms = self.ends_ms = float("nan")
+        self._offset_ms = offset_ms
 
     def place(self, stream_starts_ms: float) -> None:
         """The stream's first sample was spoken then, so this line's samples have their moments too."""
-        if self.offset_ms is not None and self.begins_ms is None:
-            self.begins_ms = stream_starts_ms + self.offset_ms
-            self.begun.set()
+        starts_ms = stream_starts_ms + self._offset_ms
+        self.begins_ms, self.ends_ms = (starts_ms + voiced_ms for voiced_ms in self.line.voiced_ms)
+        self.begun.set()
 
 
 class Microphone:
     """An endless source for `stream_pcm`: lines when there are any, else silence."""
 
     def __init__(self) -> None:
-        self._waiting: list[Utterance] = []
+        self._waiting: list[tuple[Line, asyncio.Future[Utterance]]] = []
         self._placing: list[Utterance] = []
         self._given_ms = 0.0
 
-    def say(self, line: Line) -> Utterance:
-        """Say a line as soon as the one before it has been said."""
-        utterance = Utterance(line)
-        self._waiting.append(utterance)
+    async def say(self, said: Line) -> Utterance:
+        """Say a line, behind those that wait; returns when it has begun."""
+        taken: asyncio.Future[Utterance] = asyncio.get_running_loop().create_future()
+        self._waiting.append((said, taken))
+        utterance = await taken
+        await utterance.begun.wait()
         return utterance
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -116,11 +124,12 @@ class Microphone:
         while True:
             pcm = bytes(size)
             if self._waiting:
-                utterance = self._waiting.pop(0)
-                utterance.offset_ms = self._given_ms
+                said, taken = self._waiting.pop(0)
+                pcm = said.pcm + bytes(-len(said.pcm) % size)
+                utterance = Utterance(said, self._given_ms)
                 self._placing.append(utterance)
-                pcm = utterance.line.pcm
-                pcm += bytes(-len(pcm) % size)
+                if not taken.done():
+                    taken.set_result(utterance)
             self._given_ms += pcm16_ms(len(pcm), SESSION_RATE_HZ)
             yield pcm
 
@@ -128,4 +137,4 @@ class Microphone:
         """For `stream_pcm`'s `on_chunk`: now it is known when each sample is spoken."""
         for utterance in self._placing:
             utterance.place(chunk.starts_at_ms - chunk.offset_ms)
-        self._placing = [utterance for utterance in self._placing if not utterance.begun.is_set()]
+        self._placing.clear()

@@ -89,10 +89,10 @@ async def test_a_file_is_said_and_its_answer_written_and_shown(wav: Path, tmp_pa
     assert (rate, samples.tobytes()) == (RATE_HZ, tone(60, 7))
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue())
     for line in ("you        speaking", "heard      what is it", "assistant  It is this."):
-        assert line in text
+        assert line in text, text
     assert re.search(r"latency    first audio \d+\.\d\d s after the end of your speech", text)
     if not terminal:
-        assert "heard      what is …" in text
+        assert "heard      … what is …" in text
 
 
 async def test_the_command_itself_ends_with_zero(wav: Path, tmp_path: Path) -> None:

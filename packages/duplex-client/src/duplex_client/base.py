@@ -19,6 +19,7 @@ from duplex_core.audio import PCM_RATES_HZ, AudioEncoding
 from duplex_core.commands import (
     ConversationItemCreate,
     ConversationItemDelete,
+    ConversationItemRetrieve,
     ConversationItemTruncate,
     InputAudioBufferAppend,
     InputAudioBufferClear,
@@ -34,6 +35,7 @@ from duplex_core.events import (
     InputCleared,
     ItemAdded,
     ItemDeleted,
+    ItemRetrieved,
     ItemTruncated,
     ResponseCreated,
     SessionUpdated,
@@ -206,7 +208,8 @@ class BaseDuplexClient(ClientCore):
             return isinstance(event, ItemAdded) and event.item.id == item.id
 
         event = await self.request(ConversationItemCreate(item=item, previous_item_id=previous_item_id), added)
-        return event.item if isinstance(event, ItemAdded) else item
+        assert isinstance(event, ItemAdded), "nothing else settles the request"
+        return event.item
 
     async def say_text(self, text: str, *, role: Role = Role.USER) -> Item:
         """Put a text message into the history; :meth:`create_response` asks for the answer to it."""
@@ -215,6 +218,21 @@ class BaseDuplexClient(ClientCore):
     async def give_tool_output(self, call_id: str, output: str) -> Item:
         """Give back what a tool call resulted in; :meth:`create_response` lets the model go on with it."""
         return await self.create_item(FunctionCallOutputItem(call_id=call_id, output=output))
+
+    async def retrieve_item(self, item_id: str) -> Item:
+        """An item as the server has it: an answer that was interrupted has only what was heard.
+
+        Raises:
+            CommandRefused: there is no such item.
+        """
+        command = ConversationItemRetrieve(item_id=item_id)
+
+        def found(event: Event) -> bool:
+            return isinstance(event, ItemRetrieved) and event.item.id == item_id
+
+        event = await self.request(command, found)
+        assert isinstance(event, ItemRetrieved), "nothing else settles the request"
+        return event.item
 
     async def truncate_item(self, item_id: str, audio_end_ms: int, *, content_index: int = 0) -> None:
         """Cut an answer in the history at what the user heard of it.

@@ -6,6 +6,7 @@ Owns its options and exit codes: 0 when the conversation was held, 1 when it cou
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,7 @@ def talk_command(
     options = TalkOptions(
         url=url, api_key=api_key, model=model, instructions=instructions, wav=wav, out=out, patience_s=patience
     )
+    logging.getLogger("duplex_client").setLevel(logging.ERROR)  # what it would say is shown in its place
     try:
         asyncio.run(talk(options, Console()))
     except (DuplexClientError, NoSoundDevice, UnreadableAudio, ValueError) as exc:

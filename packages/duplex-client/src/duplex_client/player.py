@@ -164,8 +164,7 @@ class Player:
                 return True
             handle = self._client.response(response_id)
             over = handle is None or handle.done or self._closed
-            track = self._tracks.get(response_id)
-            if at_ms is None and over and (track is None or track.complete):
+            if at_ms is None and over and response_id not in self._tracks:
                 return False
             await self._until(self._moved.wait(), at_ms)
 

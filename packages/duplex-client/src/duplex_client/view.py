@@ -115,16 +115,17 @@ class ConversationView:
 
     def _grow(self, who: str, key: str, delta: str, at_ms: float) -> None:
         self._partial[key] = self._partial.get(key, "") + delta
-        line = self._line(who, f"{self._partial[key]} …", at_ms)
         if self._live is not None:
-            self._live.update(line)
+            self._live.update(self._line(who, f"{self._partial[key]} …", at_ms))
         else:
-            self._console.print(line, soft_wrap=True)
+            self.say(who, f"… {delta.strip()} …", at_ms)
 
     def _settle(self, who: str, key: str, whole: str, at_ms: float) -> None:
-        self._partial.pop(key, None)
+        pieces = self._partial.pop(key, None)
         if self._live is not None:
             self._live.update(Text())
+        elif who == "assistant" and pieces is not None and pieces.split() == whole.split():
+            return  # line by line it stands there already
         self.say(who, whole, at_ms)
 
     def _line(self, who: str, what: str, at_ms: float) -> Text:
