@@ -1,7 +1,7 @@
 """A model for tests whose one stage does what its text says, when a test lets it.
 
-Texts: ``fail at once``, ``fail after a word``, ``die``, ``hold`` (until cancelled or let go), anything else is said word by
-word. Used by the tests of the server; :mod:`conftest` makes it importable as :data:`MODULE` for the stage's factory.
+Texts: ``fail at once``, ``fail after a word``, ``die``; anything else is said word by word, but for ``hold``, at which the
+stage waits until it is cancelled or let go. Used by the tests of the server; :mod:`conftest` makes it importable as :data:`MODULE` for the stage's factory.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
+        self.holding = threading.Semaphore(0)
         self.stopped = threading.Semaphore(0)
         self.let_go = threading.Event()
         self.threads: set[str] = set()
@@ -75,15 +76,19 @@ class Worker:
             raise SystemExit(3)
         if payload == "fail at once":
             raise ValueError("no such word")
-        if payload.startswith("hold"):
-            while not cancelled() and not self.gate.let_go.is_set():
-                time.sleep(0.002)
-            emit("late")
-            return
         for index, word in enumerate(payload.split()):
             if payload == "fail after a word" and index:
                 raise ValueError("no such word")
-            emit(word + " ")
+            if word == "hold":
+                self._hold(emit, cancelled)
+            else:
+                emit(word + " ")
+
+    def _hold(self, emit: Callable[[Any], None], cancelled: Callable[[], bool]) -> None:
+        self.gate.holding.release()
+        while not cancelled() and not self.gate.let_go.is_set():
+            time.sleep(0.002)
+        emit("late ")
 
     def close(self) -> None:
         assert threading.current_thread().name == self.thread

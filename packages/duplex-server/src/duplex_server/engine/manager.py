@@ -77,7 +77,8 @@ class SessionManager:
 
     def get(self, session_id: str) -> SessionRunner | None:
         """The running session with this id."""
-        return self._runners.get(session_id)
+        runner = self._runners.get(session_id)
+        return None if runner is None or runner.ended.is_set() else runner
 
     async def open(self, model: str | None = None) -> SessionRunner:
         """Admit and start a session. When this is cancelled or fails, its slot is free before the caller learns of it.
