@@ -132,7 +132,7 @@ async def test_a_key_and_a_model_reach_the_server() -> None:
     assert seen == [("/v1/realtime?model=m", "Bearer secret")]
 
 
-# -- sending audio ---------------------------------------------------------------------------------------------------------
+# -- sending audio -----------------------------------------------------------------------------------------------------
 
 
 async def test_audio_at_another_rate_says_so_and_the_sessions_own_does_not() -> None:
@@ -206,7 +206,7 @@ async def test_paced_audio_keeps_real_time() -> None:
     assert [round(c.starts_at_ms - first, 6) for c in chunks] == [20.0 * i for i in range(10)]
 
 
-# -- listening -------------------------------------------------------------------------------------------------------------
+# -- listening ---------------------------------------------------------------------------------------------------------
 
 
 async def test_all_consumers_get_all_events() -> None:
@@ -269,7 +269,7 @@ async def test_each_answer_is_handed_out_once_also_one_from_before_the_call() ->
     assert [each async for each in client.responses()] == []
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_refused_command_raises_where_it_was_given() -> None:
@@ -352,7 +352,7 @@ async def test_cancelling_and_acknowledging_name_their_answer() -> None:
         assert (answer.played_ms, answer.interrupted) == (120.0, True)
 
 
-# -- the beginning and the end ------------------------------------------------------------------------------------------------
+# -- the beginning and the end -----------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_not_there() -> None:

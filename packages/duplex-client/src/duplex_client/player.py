@@ -168,7 +168,7 @@ class Player:
                 return False
             await self._until(self._moved.wait(), at_ms)
 
-    # -- in the receiving task: never waits -----------------------------------------------------------------------------
+    # -- in the receiving task: never waits ----------------------------------------------------------------------------
 
     def _on_event(self, event: Event, at_ms: float) -> None:
         if isinstance(event, OutputAudioDelta):
@@ -198,7 +198,7 @@ class Player:
         if track is not None and track.cut_at_ms is None and not whole:
             track.cut_at_ms = at_ms
 
-    # -- in the player's own task -----------------------------------------------------------------------------------------
+    # -- in the player's own task --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:

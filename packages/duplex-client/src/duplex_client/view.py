@@ -20,6 +20,7 @@ from duplex_core.events import (
     OutputAudioDelta,
     OutputBufferCleared,
     OutputTextDelta,
+    OutputTextDone,
     OutputTranscriptDelta,
     OutputTranscriptDone,
     ResponseDone,
@@ -85,6 +86,12 @@ class ConversationView:
                 self.say("latency", f"silent {ms / 1000:.2f} s after you began to interrupt", at_ms)
             case None:
                 pass
+        self._show_user(event, at_ms)
+        self._show_assistant(event, at_ms)
+        if (trouble := _trouble(event)) is not None:
+            self.say("error", trouble, at_ms)
+
+    def _show_user(self, event: Event, at_ms: float) -> None:
         match event:
             case SpeechStarted():
                 self.say("you", "speaking", at_ms)
@@ -94,6 +101,11 @@ class ConversationView:
                 self._settle("heard", event.item_id, event.transcript or "(nothing)", at_ms)
             case TranscriptionFailed():
                 self._settle("heard", event.item_id, f"(not understood: {event.error.message})", at_ms)
+            case _:
+                pass
+
+    def _show_assistant(self, event: Event, at_ms: float) -> None:
+        match event:
             case OutputAudioDelta() if event.response_id not in self._speaking:
                 self._speaking.add(event.response_id)
                 self.say("assistant", "speaking", at_ms)
@@ -101,15 +113,10 @@ class ConversationView:
                 self._grow("assistant", event.response_id, event.delta, at_ms)
             case OutputTranscriptDone():
                 self._settle("assistant", event.response_id, event.transcript, at_ms)
+            case OutputTextDone():
+                self._settle("assistant", event.response_id, event.text, at_ms)
             case OutputBufferCleared():
                 self.say("assistant", f"interrupted, {event.audio_end_ms / 1000:.2f} s of it were heard", at_ms)
-            case ResponseDone(response=view) if view.status is ResponseStatus.FAILED:
-                cause = view.status_details.error if view.status_details else None
-                self.say("error", f"the answer failed: {cause.message if cause else 'no reason given'}", at_ms)
-            case ErrorEvent():
-                self.say("error", event.error.message, at_ms)
-            case SessionClosed() if event.error is not None:
-                self.say("error", f"the session ended: {event.error.message}", at_ms)
             case _:
                 pass
 
@@ -131,3 +138,17 @@ class ConversationView:
     def _line(self, who: str, what: str, at_ms: float) -> Text:
         seconds = (at_ms - self._zero_ms) / 1000.0
         return Text.assemble((f"{seconds:7.2f} s  ", "dim"), (f"{who:<{_WIDTH}}  ", _STYLES[who]), what)
+
+
+def _trouble(event: Event) -> str | None:
+    """What went wrong, if ``event`` tells that something did."""
+    match event:
+        case ResponseDone(response=view) if view.status is ResponseStatus.FAILED:
+            cause = view.status_details.error if view.status_details else None
+            return f"the answer failed: {cause.message if cause else 'no reason given'}"
+        case ErrorEvent():
+            return event.error.message
+        case SessionClosed() if event.error is not None:
+            return f"the session ended: {event.error.message}"
+        case _:
+            return None
