@@ -139,6 +139,7 @@ class ChatEndpoint:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.aclose()
+        await self._loop.shutdown_asyncgens()  # those of answers that were left before their end
 
     async def _post(self, body: dict[str, Any], channel: Channel[str]) -> None:
         """Send the request and put the data of each event into the channel, up to ``[DONE]``."""

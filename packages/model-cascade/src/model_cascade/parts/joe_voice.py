@@ -3,14 +3,15 @@
 Owns: the way from a clause to phonemes, their numbers, and samples. Called by: :func:`model_cascade.parts.voices.load_voice`.
 Never: uses espeak (GPL): gruut's own lexicon speaks espeak's alphabet, which the model was trained on.
 
-onnxruntime releases the interpreter lock while it computes. gruut is Python and holds it, some 2 ms a clause; its
-lexicon is searched without an index, 6 ms for each new word, so we copy it into an indexed database in memory.
+onnxruntime releases the interpreter lock while it computes. gruut is Python and holds it, some 2 ms a clause; by itself
+it searches its lexicon's file without an index, 6 ms for each new word, so we read the lexicon into memory.
 Model: "Conditional Variational Autoencoder with Adversarial Learning for End-to-End Text-to-Speech" (Kim et al., 2021)
 in the form that Piper exports: inputs ``input`` (phoneme numbers), ``input_lengths``, ``scales``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -29,7 +30,6 @@ with warnings.catch_warnings():
     # A dependency of gruut calls datetime.utcnow() when it is imported, which Python 3.12 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     from gruut.lang import get_settings
-    from gruut.phonemize import SqlitePhonemizer
     from gruut.text_processor import TextProcessor
     from gruut.utils import remove_non_word_chars
 
@@ -93,10 +93,8 @@ class _Phonemes:
     def __init__(self) -> None:
         for file in (weights.ENGLISH_SPELLING, weights.ENGLISH_TAGGER):
             weights.verified(file)
-        transforms = (str.lower, remove_non_word_chars, lambda word: remove_non_word_chars(word.lower()))
-        lexicon = _indexed(weights.verified(weights.ENGLISH_LEXICON))
-        lookup = SqlitePhonemizer(lexicon, word_transform_funcs=transforms)
-        settings = get_settings("en-us", model_prefix="espeak", lookup_phonemes=lookup)
+        lexicon = _Lexicon(weights.verified(weights.ENGLISH_LEXICON))
+        settings = get_settings("en-us", model_prefix="espeak", lookup_phonemes=lexicon)
         self._processor = TextProcessor(default_lang="en-us", settings={"en-us": settings, "en_US": settings})
         self._lock = threading.Lock()
         self.of("It loads its 3 models at once, qwertily.")
@@ -116,12 +114,27 @@ class _Phonemes:
         return spelled
 
 
-def _indexed(path: Path) -> sqlite3.Connection:
-    """Copy the lexicon into memory (60 ms, 20 MB) and index it."""
-    memory = sqlite3.connect("file::memory:", uri=True, check_same_thread=False)
-    memory.execute("ATTACH ? AS file", (f"{path.as_uri()}?mode=ro&immutable=1",))
-    memory.execute("CREATE TABLE word_phonemes AS SELECT word, pron_order, phonemes, role FROM file.word_phonemes")
-    memory.execute("CREATE INDEX word_phonemes_word ON word_phonemes (word)")
-    memory.commit()
-    memory.execute("DETACH file")
-    return memory
+class _Lexicon:
+    """Pronunciations by word and role (0.3 s to read, 30 MB), asked as gruut asks for them.
+
+    A role is a part of speech, such as ``gruut:VBD`` for the past tense "read"; the empty one is a word's usual one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._words: dict[str, dict[str, str]] = {}
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as file:
+            for word, role, sounds in file.execute(
+                "SELECT word, role, phonemes FROM word_phonemes ORDER BY word, pron_order"
+            ):
+                self._words.setdefault(word, {}).setdefault(role, sounds)
+
+    def __call__(self, word: str, role: str | None = None, do_transforms: bool = True) -> list[str] | None:
+        """Look a word up as it is, then (``do_transforms``) in lower case and without what is no letter."""
+        forms = [word]
+        if do_transforms:
+            forms += [word.lower(), remove_non_word_chars(word), remove_non_word_chars(word.lower())]
+        found = next((self._words[form] for form in forms if form in self._words), None)
+        if found is None:
+            return None
+        sounds = found.get(role or "") or found.get("") or next(iter(found.values()))
+        return sounds.split()
