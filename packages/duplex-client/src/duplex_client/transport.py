@@ -30,6 +30,8 @@ DEFAULT_URL = "ws://127.0.0.1:8000"
 REALTIME_PATH = "/v1/realtime"
 MAX_EVENT_BYTES = 32 << 20
 """Largest event taken from a server: twice what a server takes from a client, since base64 grows audio by a third."""
+CLOSE_TIMEOUT_S = 3.0
+"""How long a server may take to answer the closing of the socket."""
 
 log = logging.getLogger("duplex_client")
 
@@ -112,6 +114,7 @@ class SocketTransport:
                 url,
                 additional_headers=headers,
                 open_timeout=open_timeout_s,
+                close_timeout=CLOSE_TIMEOUT_S,
                 max_size=MAX_EVENT_BYTES,
                 compression=None,
                 proxy=proxy,
