@@ -65,6 +65,11 @@ class Subject:
         return Checkpoint(name=cls.spec.id)
 
     @classmethod
+    def config(cls) -> SessionConfig:
+        """What sessions begin with: the package's own, or for instance with the temperature at 0."""
+        return cls.spec.session_config(cls.deploy())
+
+    @classmethod
     def speech(cls) -> bytes:
         """An utterance that the model answers: 16-bit mono PCM at its input rate."""
         return burst(1200.0, cls.input_rate_hz())
@@ -106,11 +111,10 @@ class Subject:
         self, host: StageHost, *, session_id: str = "sess_1", detection: TurnDetection | None = None
     ) -> ConversationDriver:
         """Open a session in which, unless told otherwise, the client commits."""
-        config: SessionConfig = self.spec.session_config(self.deploy())
         return ConversationDriver(
             self.spec,
             deploy=self.deploy(),
-            config=msgspec.structs.replace(config, turn_detection=detection),
+            config=msgspec.structs.replace(self.config(), turn_detection=detection),
             checkpoint=self.checkpoint(),
             host=host,
             session_id=session_id,
@@ -158,10 +162,12 @@ class Subject:
         return sorted({*range(0, steps + 1, every), steps})
 
     def at_point(self, host: StageHost, steps: int) -> ConversationDriver:
-        """A session whose answer is ``steps`` steps old."""
+        """A session whose answer is ``steps`` steps old, or has just been made, if a model that draws lots was quicker."""
         driver = self.open(host)
         self.say(driver)
         for _ in range(steps):
+            if driver.all_of(ResponseDone):
+                break
             driver.step()
         return driver
 

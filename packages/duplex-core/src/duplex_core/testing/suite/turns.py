@@ -130,7 +130,14 @@ class Turns(Subject):
         if not self.spec.capabilities(self.deploy()).chat:
             pytest.skip("the model declares no chat")
         question = MessageItem(role=Role.USER, content=(InputText(text=self.question),))
-        answer = chat(self.spec, (question,), host=host, deploy=self.deploy(), checkpoint=self.checkpoint())
+        answer = chat(
+            self.spec,
+            (question,),
+            host=host,
+            config=self.config(),
+            deploy=self.deploy(),
+            checkpoint=self.checkpoint(),
+        )
         assert answer.error is None
         assert answer.text.strip(), "no words"
         assert not answer.pcm, "a chat request made sound"
