@@ -31,6 +31,7 @@ from duplex_server.engine.omni import DuplexOmni, EngineSettings
 from duplex_server.serving.app import create_app
 from duplex_server.serving.server import Server, listen
 
+
 def _load_stages() -> ModuleType:
     """The module of the tests' stage, under the name that the stage's factory gives."""
     name = "duplex_server_test_stages"
@@ -123,7 +124,9 @@ class Served:
 
     @contextlib.asynccontextmanager
     async def call(self, path: str = "/v1/realtime", **options: Any) -> AsyncIterator[Caller]:
-        async with websockets.connect(f"ws://127.0.0.1:{self.port}{path}", max_size=None, max_queue=None, **options) as socket:
+        async with websockets.connect(
+            f"ws://127.0.0.1:{self.port}{path}", max_size=None, max_queue=None, **options
+        ) as socket:
             yield Caller(socket)
 
     @contextlib.asynccontextmanager
@@ -135,7 +138,9 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def engine_of(spec: ModelSpec = PARROT, *, extra: tuple[object, ...] = (), **settings: Any) -> AsyncIterator[DuplexOmni]:
+async def engine_of(
+    spec: ModelSpec = PARROT, *, extra: tuple[object, ...] = (), **settings: Any
+) -> AsyncIterator[DuplexOmni]:
     chosen = EngineSettings(**{"detector": "energy", **settings})
     plugins = plugins_with(spec, extra=extra)
     async with DuplexOmni.start(spec.id, plugins=plugins, settings=chosen) as engine:

@@ -1,7 +1,8 @@
 """A model for tests whose one stage does what its text says, when a test lets it.
 
 Texts: ``fail at once``, ``fail after a word``, ``die``; anything else is said word by word, but for ``hold``, at which the
-stage waits until it is cancelled or let go. Used by the tests of the server; :mod:`conftest` makes it importable as :data:`MODULE` for the stage's factory.
+stage waits until it is cancelled or let go. Used by the tests of the server; :mod:`conftest` makes it importable as
+:data:`MODULE` for the stage's factory.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ def request(text: str, request_id: str, fence: Any, lane: Lane = Lane.OUTPUT) ->
 
 
 def spec_of(gate: Gate, concurrency: int = 1, **options: Any) -> StageSpec:
-    return StageSpec(name="work", factory=f"{MODULE}:Worker", options={"gate": gate, **options}, concurrency=concurrency)
+    return StageSpec(
+        name="work", factory=f"{MODULE}:Worker", options={"gate": gate, **options}, concurrency=concurrency
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,14 +52,19 @@ def main() -> None:
     app(prog_name="duplex-server", obj=plugins)
 
 
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    """Serve full-duplex speech models behind a Realtime API."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(duplex_server.__version__)
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Serve full-duplex speech models behind a Realtime API."""
 
 
 @app.command()

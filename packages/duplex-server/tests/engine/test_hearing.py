@@ -39,7 +39,12 @@ def pcm(command: Command) -> bytes:
         (append(), ULAW, AudioEncoding.PCMU, 8000),
         (append(sample_rate_hz=16_000), PCM24, AudioEncoding.PCM16, 16_000),
         (append(format="pcm16"), ULAW, AudioEncoding.PCM16, 24_000),
-        (append(format="pcm16"), AudioFormat(encoding=AudioEncoding.FLOAT32, rate_hz=48_000), AudioEncoding.PCM16, 48_000),
+        (
+            append(format="pcm16"),
+            AudioFormat(encoding=AudioEncoding.FLOAT32, rate_hz=48_000),
+            AudioEncoding.PCM16,
+            48_000,
+        ),
         (append(format="g711_alaw"), PCM24, AudioEncoding.PCMA, 8000),
         (append(format="audio/float32", sample_rate_hz=16_000), PCM24, AudioEncoding.FLOAT32, 16_000),
         (append(format=WireFormat(type=AudioEncoding.PCM16, rate=8000)), PCM24, AudioEncoding.PCM16, 8000),

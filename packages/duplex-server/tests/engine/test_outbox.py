@@ -25,7 +25,7 @@ CLOSED = SessionClosed(session_id="sess_1", reason=CloseReason.CLIENT)
 
 def deltas(epoch: int) -> list[Any]:
     """One of each kind of delta, made under ``epoch``."""
-    made = []
+    made: list[Any] = []
     for kind in STREAM_DELTAS:
         example = next(each for each in examples.EVENT_EXAMPLES.values() if type(each) is kind)
         if isinstance(example, OutputAudioDelta):
@@ -55,6 +55,7 @@ async def test_numbers_are_given_when_an_event_is_taken_so_a_purge_leaves_no_gap
     outbox = Outbox(on_slow=lambda: None)
     outbox.put(InputCleared())
     first = await outbox.get()
+    assert first is not None
     for event in [*deltas(1), InputCleared()]:
         outbox.put(event)
     outbox.purge(2)

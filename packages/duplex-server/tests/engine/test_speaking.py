@@ -14,7 +14,11 @@ from duplex_server.engine.speaking import Speaking
 RATE_HZ = 16_000
 TURN = Fence(session_id="s", turn=1)
 FORMATS = [
-    *(AudioFormat(encoding=each, rate_hz=hz) for each in (AudioEncoding.PCM16, AudioEncoding.FLOAT32) for hz in PCM_RATES_HZ),
+    *(
+        AudioFormat(encoding=each, rate_hz=hz)
+        for each in (AudioEncoding.PCM16, AudioEncoding.FLOAT32)
+        for hz in PCM_RATES_HZ
+    ),
     AudioFormat(encoding=AudioEncoding.PCMU, rate_hz=8000),
     AudioFormat(encoding=AudioEncoding.PCMA, rate_hz=8000),
 ]
@@ -29,7 +33,8 @@ def test_an_answer_keeps_its_length_in_every_format(audio_format: AudioFormat) -
     speaking = Speaking(RATE_HZ)
     said = burst(500, RATE_HZ)
     out = b"".join(
-        sound(speaking.convert(Speak(fence=TURN, pcm=said[at : at + 640]), audio_format)) for at in range(0, len(said), 640)
+        sound(speaking.convert(Speak(fence=TURN, pcm=said[at : at + 640]), audio_format))
+        for at in range(0, len(said), 640)
     )
     out += sound(speaking.convert(EndTurn(fence=TURN), audio_format))
     assert audio_format.duration_ms(len(out)) == pytest.approx(500, abs=0.2)

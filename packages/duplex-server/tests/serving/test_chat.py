@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-USER = {"role": "user", "content": "one two three"}
+USER: Any = {"role": "user", "content": "one two three"}
 
 
 async def ask(served: Any, **body: Any) -> httpx.Response:
@@ -20,7 +20,7 @@ async def ask(served: Any, **body: Any) -> httpx.Response:
 
 async def test_an_answer_has_the_shape_that_openais_client_reads(served: Any) -> None:
     async with openai.AsyncOpenAI(base_url=f"{served.http}/v1", api_key="none") as client:
-        whole = await client.chat.completions.create(model="parrot", messages=[USER])  # type: ignore[list-item]
+        whole = await client.chat.completions.create(model="parrot", messages=[USER])
         assert whole.choices[0].message.content == "one two three"
         assert whole.choices[0].finish_reason == "stop"
         assert whole.usage is not None
@@ -28,7 +28,10 @@ async def test_an_answer_has_the_shape_that_openais_client_reads(served: Any) ->
         pieces = []
         usage = None
         stream = await client.chat.completions.create(
-            model="parrot", messages=[USER], stream=True, stream_options={"include_usage": True}  # type: ignore[list-item]
+            model="parrot",
+            messages=[USER],
+            stream=True,
+            stream_options={"include_usage": True},
         )
         async for chunk in stream:
             usage = chunk.usage or usage
@@ -42,7 +45,7 @@ async def test_an_answer_has_the_shape_that_openais_client_reads(served: Any) ->
 
 async def test_tools_are_called_and_their_results_answered(served: Any) -> None:
     tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
-    asked = {"model": "parrot", "messages": [{"role": "user", "content": "call clock"}], "tools": [tool]}
+    asked: Any = {"model": "parrot", "messages": [{"role": "user", "content": "call clock"}], "tools": [tool]}
     async with openai.AsyncOpenAI(base_url=f"{served.http}/v1", api_key="none") as client:
         whole = await client.chat.completions.create(**asked)
         (call,) = whole.choices[0].message.tool_calls
@@ -113,9 +116,7 @@ async def test_settings_that_ask_for_nothing_are_fine(served: Any) -> None:
 
 async def test_a_body_that_is_not_json_is_refused(served: Any) -> None:
     async with httpx.AsyncClient(base_url=served.http) as client:
-        answer = await client.post(
-            "/v1/chat/completions", content="{", headers={"content-type": "application/json"}
-        )
+        answer = await client.post("/v1/chat/completions", content="{", headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
 

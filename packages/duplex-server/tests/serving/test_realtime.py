@@ -67,7 +67,7 @@ async def test_the_answer_lasts_as_long_as_what_was_said_in_any_format(served: A
             await caller.say("input_audio_buffer.commit", response_create=True)
             await caller.until("response.done")
             heard = audio_of(caller.seen)
-            out_rate = out.get("rate", 8000)
+            out_rate = float(str(out.get("rate", 8000)))
             assert len(heard) / width / out_rate * 1000 == pytest.approx(730, abs=0.5)
             delta = next(e for e in caller.seen if e["type"] == "response.output_audio.delta")
             assert delta["sample_rate_hz"] == out_rate

@@ -48,7 +48,12 @@ async def test_models_and_capabilities_name_what_is_served(served: Any) -> None:
     assert told["model"] == "parrot"
     assert told["capabilities"]["input_rate_hz"] == 16000
     assert told["capabilities"]["tools"] is True
-    assert {each["type"] for each in told["audio_formats"]} == {"audio/pcm", "audio/pcmu", "audio/pcma", "audio/float32"}
+    assert {each["type"] for each in told["audio_formats"]} == {
+        "audio/pcm",
+        "audio/pcmu",
+        "audio/pcma",
+        "audio/float32",
+    }
 
 
 async def test_health_tells_ready_from_alive(served: Any) -> None:
@@ -94,15 +99,17 @@ async def test_metrics_count_what_happened(served: Any, speech: bytes) -> None:
 
 async def test_a_key_is_asked_for_everywhere_under_v1(serving: Any) -> None:
     async with serving(key="sésame") as served:
-        right = {"Authorization": "Bearer sésame".encode()}
+        right = {b"Authorization": "Bearer sésame".encode()}
+        wrong: list[Any] = [{}, {"Authorization": "Bearer sesame"}, {b"Authorization": "sésame".encode()}]
         async with httpx.AsyncClient(base_url=served.http) as client:
             for path in ("/v1/models", "/v1/realtime/capabilities", "/v1/elsewhere"):
-                for headers in ({}, {"Authorization": "Bearer sesame"}, {"Authorization": "sésame".encode()}):
+                for headers in wrong:
                     refused = await client.get(path, headers=headers)
                     assert refused.status_code == 401, (path, headers)
                     assert refused.json()["error"]["code"] == "invalid_api_key"
             assert (await client.post("/v1/chat/completions", json={})).status_code == 401
             assert (await client.get("/health")).status_code == 200
+            assert (await client.get("/v1/models", headers=right)).status_code == 200
 
 
 async def test_a_key_opens_the_socket_by_header_or_by_subprotocol(serving: Any) -> None:

@@ -181,7 +181,7 @@ class SessionManager:
 
     def deliver(self, reply: StageReply) -> bool:
         """Hand a stage's reply to the session that it belongs to; whether there is one."""
-        runner = self._runners.get(reply.fence.session_id)
+        runner = self.get(reply.fence.session_id)
         if runner is None:
             return False
         runner.post(reply)

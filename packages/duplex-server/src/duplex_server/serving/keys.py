@@ -25,7 +25,7 @@ class Keys:
         """Whether a client may in.
 
         Args:
-            authorization: its ``Authorization`` header.
+            authorization: its ``Authorization`` header, as HTTP servers hand it over: each byte a character.
             subprotocols: the WebSocket subprotocols that it offers; browsers can send a key in no other way.
         """
         if self._key is None:
@@ -34,4 +34,4 @@ class Keys:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() == "bearer":
             shown.append(token.strip())
-        return any(secrets.compare_digest(each.encode(), self._key) for each in shown)
+        return any(secrets.compare_digest(each.encode("latin-1", "replace"), self._key) for each in shown)
