@@ -3,7 +3,8 @@
 Owns: how it is called so that no text can be taken for a command or break it. Called by:
 :func:`model_cascade.parts.voices.load_voice`. Never: passes markup on.
 
-The library holds the interpreter lock while it computes, some 5 ms for each second of speech.
+The library holds the interpreter lock while it computes, 5 ms and more for each second of speech, so long clauses are
+spoken in pieces.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from model_cascade.parts.errors import Cancel, CancelledError, PartError, VoiceE
 from model_cascade.parts.speech_text import pieces, speakable
 from model_cascade.parts.voices import Pcm, paced
 
-_LONGEST = 160
+_LONGEST = 80  # some 25 ms of the interpreter lock
 _VOLUME = 0.6  # at 1.0 the loudest syllables clip
 _LANGUAGES = {
     "nano": ("en-US", (weights.NANO_ANALYSIS_US, weights.NANO_SIGNAL_US)),

@@ -42,7 +42,7 @@ class Voice(Protocol):
         Args:
             text: Anything: what cannot be said (emoji, foreign scripts, markup) is left out, what is long is spoken
                 piece by piece.
-            cancelled: Asked before each piece, of which a clause of up to 160 characters has one.
+            cancelled: Asked before each piece, of which a clause of up to 80 characters has one.
 
         Returns:
             Mono samples, shape ``(n,)``, with the pause that follows the clause; ``n`` is 0 when nothing can be said.
