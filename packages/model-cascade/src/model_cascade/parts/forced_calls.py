@@ -25,8 +25,8 @@ _PATTERNS = {
     "uri": r"^https://[a-z0-9]{1,24}\.(com|org|net|edu)(/[a-z0-9_-]{1,24}){0,3}$",
 }
 _PATTERNS["url"] = _PATTERNS["uri"]
-_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_NAMED_SUBSCHEMAS = ("properties", "$defs", "definitions", "patternProperties")
+_SUBSCHEMAS = frozenset({"anyOf", "oneOf", "prefixItems"})
+_NAMED_SUBSCHEMAS = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 _NOTES = frozenset({"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated"})
 
 
@@ -42,27 +42,32 @@ def grammar_for_arguments(parameters: Mapping[str, Any]) -> str:
 
 def bounded(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     """Narrow a schema so that what it takes is short; whatever the result takes, the schema takes too."""
-    if isinstance(schema, bool) or not (found := {key: value for key, value in schema.items() if key not in _NOTES}):
+    found = {} if isinstance(schema, bool) else _without_notes(schema)
+    if not found:
         return dict(_PLAIN_STRING)
-    for key in _SUBSCHEMAS:
-        if key in found:
-            found[key] = [bounded(one) if key != "allOf" else _inside_all_of(one) for one in found[key]]
-    for key in _NAMED_SUBSCHEMAS:
-        if key in found:
-            found[key] = {name: bounded(one) for name, one in found[key].items()}
+    _bound_subschemas(found)
     kinds = found.get("type", _kind(found))
-    if isinstance(kinds, str) and "enum" not in found and "const" not in found:
-        found["type"] = kinds
-        _BOUNDS.get(kinds, _as_it_is)(found)
-    elif isinstance(kinds, list):
+    if isinstance(kinds, list):
         rest = {key: value for key, value in found.items() if key != "type"}
         return {"anyOf": [bounded({**rest, "type": kind}) for kind in kinds]}
+    if isinstance(kinds, str) and not found.keys() & {"enum", "const"}:
+        found["type"] = kinds
+        _BOUNDS.get(kinds, _as_it_is)(found)
     return found
 
 
-def _inside_all_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of ``allOf`` is only one of several conditions: it must not be closed or bounded by itself."""
+def _without_notes(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in _NOTES}
+
+
+def _bound_subschemas(schema: dict[str, Any]) -> None:
+    """Bound what stands inside; a part of ``allOf`` is one of several conditions and must not be bounded by itself."""
+    for key in _SUBSCHEMAS & schema.keys():
+        schema[key] = [bounded(one) for one in schema[key]]
+    for key in _NAMED_SUBSCHEMAS & schema.keys():
+        schema[key] = {name: bounded(one) for name, one in schema[key].items()}
+    if "allOf" in schema:
+        schema["allOf"] = [_without_notes(one) for one in schema["allOf"]]
 
 
 def _kind(schema: Mapping[str, Any]) -> str | None:
