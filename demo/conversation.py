@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from demo.held import Held, Missing, Script, hold
 from demo.server import Running, ServerFailed, serving
 from demo.user import INTERRUPTION, PROVOCATIONS, QUESTION, VOICE, Line, recorded, spoken
 from duplex_client import DuplexClientError
-from tests.support.clips import ClipsMissing
+from tests.support.clips import DEBIAN, FOLDER_VARIABLE, ClipsMissing
 
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
@@ -30,7 +31,12 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Hold one spoken conversation with the embedded default.")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for the wavs and summary.json")
     parser.add_argument(
-        "--clips", type=Path, help="also say the recordings in this folder (pocketsphinx-testdata's test/data)"
+        "--clips",
+        type=Path,
+        nargs="?",
+        const=Path(os.environ.get(FOLDER_VARIABLE) or DEBIAN),
+        metavar="DIR",
+        help="also say the recordings of Debian's pocketsphinx-testdata; DIR is where librivox/ and cards/ are",
     )
     parser.add_argument(
         "--serve", action="append", default=[], metavar="OPTION", help="an option for `duplex-server serve`"

@@ -24,6 +24,7 @@ from duplex_client.view import ConversationView
 from duplex_core.events import (
     Event,
     InputCommitted,
+    ItemAdded,
     OutputAudioDelta,
     OutputBufferCleared,
     ResponseStatus,
@@ -143,11 +144,14 @@ class Conversation:
         self._view = view
         self._committed: dict[str, float] = {}
         self._transcripts: dict[str, str] = {}
+        self._items: list[str] = []
 
     def watch(self, event: Event, at_ms: float) -> None:
-        """Note which turns the server took and what it understood."""
+        """Note which turns the server took, what it understood, and what its history holds."""
         if isinstance(event, InputCommitted):
             self._committed[event.item_id] = at_ms
+        elif isinstance(event, ItemAdded) and event.item.id is not None:
+            self._items.append(event.item.id)
         elif isinstance(event, TranscriptionCompleted):
             self._transcripts[event.item_id] = event.transcript
 
@@ -164,6 +168,7 @@ class Conversation:
         if interruption.interrupts is not None:
             await self.look_up(interruption.interrupts)
         for line in script.recordings:
+            await self.forget()
             await self.pause()
             await self.hear_out(line)
 
@@ -247,6 +252,11 @@ class Conversation:
         """Ask the server what it keeps of an answer: no more than was heard."""
         if turn.answer.item_id is not None:
             turn.kept = item_text(await self._client.retrieve_item(turn.answer.item_id))
+
+    async def forget(self) -> None:
+        """Take everything out of the history: what a person in a recording says is to be answered by itself."""
+        while self._items:
+            await self._client.delete_item(self._items.pop())
 
     def finish(self) -> None:
         """Join to each turn what was understood of it and what was heard of its answer."""
