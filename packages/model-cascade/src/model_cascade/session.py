@@ -16,9 +16,9 @@ from duplex_core.config import Modality, SessionConfig
 from duplex_core.fence import Fence
 from duplex_core.items import InputAudio, Item, ItemStatus, MessageItem, OutputAudio, OutputText, Role
 from duplex_core.spec import SessionContext
-from model_cascade.answer import Answer
+from model_cascade.answer import LANGUAGE, Answer
 from model_cascade.listening import RECOGNIZER, Listening
-from model_cascade.payloads import Recognized
+from model_cascade.payloads import Prepare, Recognized
 from model_cascade.prompt import build, missing_transcripts
 from model_cascade.settings import CascadeSettings
 from model_cascade.silence import says_nothing
@@ -44,6 +44,7 @@ class CascadeSession:
         self._answer: Answer | None = None
         self._open: m.Respond | None = None
         self._history: tuple[Item, ...] = ()
+        self._prepared = False
 
     def _new_id(self, kind: str) -> str:
         self._serial += 1
@@ -67,9 +68,7 @@ class CascadeSession:
             case m.Interrupted():
                 return self._interrupted(event)
             case m.Configured():
-                self._config = event.config
-                self._fence = event.fence
-                return self._drop_speculation()
+                return self._configured(event)
             case m.HistoryChanged():
                 self._history = event.history
                 return self._drop_speculation()
@@ -78,6 +77,24 @@ class CascadeSession:
                 return ()
             case _:
                 return ()
+
+    def _configured(self, event: m.Configured) -> Sequence[m.ModelOutput]:
+        """A new system prompt is read ahead, while nobody waits for an answer to it."""
+        changed = not self._prepared or event.config.instructions != self._config.instructions
+        self._config = event.config
+        self._fence = event.fence
+        outputs = self._drop_speculation()
+        if not (changed and self._speculate):
+            return outputs
+        self._prepared = True
+        request = m.StageRequest(
+            stage=LANGUAGE,
+            request_id=self._new_id("prepare"),
+            fence=self._fence,
+            lane=m.Lane.INPUT,
+            payload=Prepare(messages=build(self._config, self._history, self._language).messages),
+        )
+        return [*outputs, m.Submit(request=request)]
 
     # -- the user -----------------------------------------------------------------------------------------------------
 

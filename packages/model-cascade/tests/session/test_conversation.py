@@ -27,7 +27,7 @@ from duplex_core.testing.invariants import check
 from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.stages import StageHost
 from model_cascade.parts.language_model import ChatRequest, Finished, FinishReason, TextDelta, ToolCallDelta, Usage
-from model_cascade.payloads import Recognized, Uttered
+from model_cascade.payloads import Prepare, Recognized, Uttered
 from model_cascade.plugin import OUTPUT_RATE_HZ, duplex_register_models
 
 RATE_HZ = 16000
@@ -63,6 +63,19 @@ class Scripted(StageWorker):
         pass
 
 
+@dataclasses.dataclass
+class Language(Scripted):
+    """A language model that is also told what to read ahead."""
+
+    prepared: list[Prepare] = dataclasses.field(default_factory=list)
+
+    def run(self, payload: Any, emit: Callable[[Any], None], cancelled: Callable[[], bool]) -> None:
+        if isinstance(payload, Prepare):
+            self.prepared.append(payload)
+        else:
+            super().run(payload, emit, cancelled)
+
+
 class Stages(StageHost):
     """The cascade's stages, scripted: what is heard, what is answered; a clause lasts 60 ms a character."""
 
@@ -71,7 +84,7 @@ class Stages(StageHost):
         self.heard = "what is the time"
         self.reply: Reply = lambda ask: said("It is noon. And the sun is high above the old town today.")
         self.recognizer = Scripted(lambda payload: [Recognized(text=self.heard)])
-        self.language = Scripted(lambda ask: self.reply(ask))  # noqa: PLW0108 -- tests change the reply
+        self.language = Language(lambda ask: self.reply(ask))  # noqa: PLW0108 -- tests change the reply
         self.voice = Scripted(lambda utter: [Uttered(pcm=bytes(2 * (OUTPUT_RATE_HZ * 60 // 1000) * len(utter.text)))])
 
     def worker(self, stage: str) -> StageWorker:
@@ -291,6 +304,18 @@ def test_marks_place_words_in_time(talk: ConversationDriver) -> None:
     assert [mark.ms for mark in marks] == sorted(mark.ms for mark in marks)
     assert marks[-1].chars == len(text)
     assert all(text[mark.chars - 1].isspace() for mark in marks)
+
+
+def test_the_system_prompt_is_read_ahead_once_and_again_when_it_changes(
+    talk: ConversationDriver, stages: Stages
+) -> None:
+    talk.stream(silence(200, RATE_HZ))
+    talk.send(c.SessionUpdate(session=SessionPatch(parallel_tool_calls=False)))
+    talk.send(c.SessionUpdate(session=SessionPatch(instructions="Be brief.")))
+    talk.settle()
+    read = [[message.content for message in each.messages] for each in stages.language.prepared]
+    assert [len(messages) for messages in read] == [1, 1]
+    assert read[1] == ["Be brief."]
 
 
 def test_a_chat_request_is_answered_in_text(stages: Stages) -> None:
