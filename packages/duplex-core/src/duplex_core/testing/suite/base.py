@@ -5,7 +5,7 @@ Base class of the suite's parts. Holds no test.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -40,6 +40,7 @@ class Subject:
         max_points: at most so many points at which a turn is interrupted, spread evenly; lower it where turns are slow.
         question: a text to which the model answers with words.
         tool_request: a text at which the model calls the tool ``lookup``; ``None`` when that cannot be relied on.
+        running: the stages, while the suite runs; not to be overridden.
     """
 
     spec: ClassVar[ModelSpec]
@@ -51,6 +52,7 @@ class Subject:
     max_points: ClassVar[int] = 60
     question: ClassVar[str] = "Is anybody there?"
     tool_request: ClassVar[str | None] = None
+    running: ClassVar[StageHost | None] = None
 
     # -- what a package may override ----------------------------------------------------------------------------------
 
@@ -91,21 +93,22 @@ class Subject:
         """The model's input rate."""
         return cls.spec.capabilities(cls.deploy()).input_rate_hz
 
-    @pytest.fixture(scope="module")
-    @classmethod
-    def hosts(cls) -> Iterator[dict[type[Subject], StageHost]]:
-        """Running stages by suite, so that weights load once."""
-        running: dict[type[Subject], StageHost] = {}
-        yield running
-        for host in running.values():
-            host.close()
-
     @pytest.fixture
-    def host(self, hosts: dict[type[Subject], StageHost]) -> StageHost:
-        """The model's running stages."""
-        if type(self) not in hosts:
-            hosts[type(self)] = StageHost(self.spec.stage_plan(self.checkpoint(), self.deploy()))
-        return hosts[type(self)]
+    def host(self, request: pytest.FixtureRequest) -> StageHost:
+        """The model's running stages: started once for each suite, so that weights load once."""
+        suite = type(self)
+        if suite.running is None:
+            running = StageHost(self.spec.stage_plan(self.checkpoint(), self.deploy()))
+            suite.running = running
+
+            def stop() -> None:
+                suite.running = None
+                running.close()
+
+            collected = request.node.getparent(pytest.Class)
+            assert collected is not None
+            collected.addfinalizer(stop)
+        return suite.running
 
     def open(
         self, host: StageHost, *, session_id: str = "sess_1", detection: TurnDetection | None = None
