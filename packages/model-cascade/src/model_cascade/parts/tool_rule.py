@@ -29,7 +29,9 @@ _VERBS = frozenset(
 
 
 def function_asked_for(messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-    """Tell which function the user's last message asks for: one whose name it says, verbs like "get" left out.
+    """Tell which function the user's last message asks for: one whose name it says.
+
+    Verbs like "get" may be left out, unless the name has nothing else.
 
     "What is the weather in Paris?" says the name of ``get_weather``. Where it says several names, the longest counts.
 
@@ -41,7 +43,8 @@ def function_asked_for(messages: Sequence[Message], tools: Sequence[Tool]) -> To
     said = {_stem(word) for word in _WORD.findall(messages[-1].content.lower())}
     best: tuple[int, Tool] | None = None
     for tool in tools:
-        name = {_stem(part.lower()) for part in _PART.findall(tool.name)} - _VERBS
+        parts = {_stem(part.lower()) for part in _PART.findall(tool.name)}
+        name = parts - _VERBS or parts
         if name and name <= said and (best is None or len(name) > best[0]):
             best = (len(name), tool)
     return best[1] if best else None
