@@ -8,6 +8,7 @@ been.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -154,9 +155,20 @@ async def _serve(
     async with DuplexOmni.start(served, plugins=plugins, settings=settings) as engine:
 
         def ready() -> None:
+            _settle_memory()
             typer.echo(f"Listening on {address_of(listener)} (model {served.name})")
 
         await serve_until_told(engine, create_app(engine, api_key=api_key), listener, drain_s=drain_s, on_ready=ready)
+
+
+def _settle_memory() -> None:
+    """Keep the garbage collector off what was loaded, which stays, and from running for every few hundred events.
+
+    Measured with 20 sessions that speak and are spoken to: without this a third of the server's time goes into collections.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _run(coroutine: Coroutine[object, object, None]) -> None:

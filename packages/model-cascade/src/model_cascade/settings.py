@@ -76,7 +76,7 @@ class CascadeSettings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     recognizer: Recognizer = "moonshine"
-    voices: tuple[Voice, ...] = pydantic.Field(default=("nano", "joe"), min_length=1)
+    voices: tuple[Voice, ...] = pydantic.Field(default=("joe", "nano"), min_length=1)
     language_model: LanguageModelSettings = LanguageModelSettings()
     instructions: str = DEFAULT_INSTRUCTIONS
     silence_ms: int = pydantic.Field(default=500, ge=100, le=5000)

@@ -198,6 +198,7 @@ class InputSide:
     def _end_speech(self, at_ms: float) -> str:
         """The utterance is over; the id that was kept for it."""
         item_id, self.pending_id = self._require_item(), None
+        self._floor_ms = max(self._floor_ms, at_ms)
         self._core.lanes.move(Hearing, Trigger.TURN_OVER)
         self._core.set_timer(STALL_TIMER, None)
         self._core.emit(SpeechStopped(audio_end_ms=int(at_ms), item_id=item_id))

@@ -325,13 +325,13 @@ class Response:
     def finish(
         self, status: ResponseStatus, details: StatusDetails | None = None, usage: Usage | None = None
     ) -> list[Event]:
-        """Close what is open and end the response; ``response.done`` is last."""
+        """Close what is open and end the response; ``response.done`` is last. A call that was not ended is incomplete."""
         item_status = ItemStatus.COMPLETED if status is ResponseStatus.COMPLETED else ItemStatus.INCOMPLETE
         events: list[Event] = []
         if self._message is not None:
             events += self._end_message(self._message, item_status)
             self._message = None
         for call_id in tuple(self._calls):
-            events += self.end_tool(call_id, item_status)
+            events += self.end_tool(call_id, ItemStatus.INCOMPLETE)
         view = self.view(status, details, usage)
         return [*events, ResponseDone(response=view, epoch=self.fence.epoch, turn_id=self.fence.turn)]

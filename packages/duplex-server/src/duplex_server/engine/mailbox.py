@@ -11,6 +11,8 @@ import asyncio
 from collections import deque
 from typing import Generic, TypeVar
 
+from duplex_server.engine.signal import Signal
+
 T = TypeVar("T")
 
 
@@ -24,7 +26,7 @@ class Mailbox(Generic[T]):
         self._max_bytes = max_bytes
         self._bounded = 0
         self._bytes = 0
-        self._filled = asyncio.Event()
+        self._filled = Signal()
         self._emptied = asyncio.Event()
         self._emptied.set()
 
@@ -39,7 +41,7 @@ class Mailbox(Generic[T]):
     def put(self, entry: T, *, first: bool = False) -> None:
         """Add an entry of the engine's own, before all others when ``first``."""
         (self._entries.appendleft if first else self._entries.append)((entry, None))
-        self._filled.set()
+        self._filled.give()
 
     def offer(self, entry: T, size: int) -> bool:
         """Add a client's entry of ``size`` bytes unless a bound is reached; whether it was added.
@@ -52,7 +54,7 @@ class Mailbox(Generic[T]):
         self._bounded += 1
         self._bytes += size
         self._entries.append((entry, size))
-        self._filled.set()
+        self._filled.give()
         if self.crowded:
             self._emptied.clear()
         return True
@@ -64,7 +66,6 @@ class Mailbox(Generic[T]):
     async def get(self) -> T:
         """Take the oldest entry, waiting for one when there is none."""
         while not self._entries:
-            self._filled.clear()
             await self._filled.wait()
         return self._pop()
 

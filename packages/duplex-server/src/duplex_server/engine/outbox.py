@@ -7,7 +7,6 @@ by an in-process client. Must never lose ``session.closed``, send anything after
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +16,7 @@ import msgspec
 
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import STREAM_DELTAS, ErrorEvent, Event, OutputAudioDelta, SessionClosed
+from duplex_server.engine.signal import Signal
 
 MAX_EVENTS = 8192
 """Most events that wait for a client."""
@@ -68,7 +68,7 @@ class Outbox:
         self._finished = False
         self._drained = False
         self._read = False
-        self._filled = asyncio.Event()
+        self._filled = Signal()
         self._prefix = f"event_{secrets.token_hex(8)}"
         self._seq = 0
 
@@ -123,7 +123,6 @@ class Outbox:
         while not self._waiting:
             if self._drained:
                 return None
-            self._filled.clear()
             await self._filled.wait()
         event, size = self._waiting.popleft()
         self._bytes -= size
@@ -134,7 +133,7 @@ class Outbox:
     def _add(self, event: Event, size: int) -> None:
         self._waiting.append((event, size))
         self._bytes += size
-        self._filled.set()
+        self._filled.give()
 
     def _give_up(self) -> None:
         """Drop what waits, leave the client the reason, and tell the runner."""

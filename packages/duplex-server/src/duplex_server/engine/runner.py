@@ -96,6 +96,7 @@ class SessionRunner:
     ) -> None:
         """Join the parts of a session; ``free_slot`` gives its slot back and may be called more than once."""
         self.session_id = session_id
+        self._loop = asyncio.get_running_loop()
         self._machine = machine
         self._exchange = Exchange(machine, model, self._perform, adapt=self._speak)
         self._speaking = Speaking(output_rate_hz)
@@ -192,7 +193,7 @@ class SessionRunner:
         return CloseRequested(reason=CloseReason.ERROR, error=internal_error("the session failed"))
 
     def _take(self, entry: Entry) -> None:
-        now_ms = asyncio.get_running_loop().time() * 1000.0
+        now_ms = self._loop.time() * 1000.0
         match entry:
             case _Opening():
                 self._watch.opened(ObservedSession(session_id=self.session_id, config=self._machine.config))
