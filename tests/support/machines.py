@@ -7,6 +7,7 @@ Never decides anything; audio is numbered samples, so that a test sees exactly w
 from __future__ import annotations
 
 import array
+import collections
 import enum
 import hashlib
 import sys
@@ -38,6 +39,7 @@ from duplex_core.machine.io import (
     TimerFired,
 )
 from duplex_core.machine.session import SessionMachine
+from duplex_core.machine.table import State
 
 T = TypeVar("T")
 
@@ -202,6 +204,10 @@ class Bench:
         """The conversation as a model would be told it now."""
         return self.machine.history
 
+    def is_in(self, *states: State) -> bool:
+        """Whether the machine's lanes are in these states."""
+        return set(states) <= set(self.machine.lanes.snapshot())
+
     def of(self, kind: type[T]) -> list[T]:
         """Events of one type."""
         return [event for event in self.events if isinstance(event, kind)]
@@ -244,28 +250,27 @@ def kinds(things: Iterable[object]) -> list[str]:
     return [type(thing.event if isinstance(thing, Tell) else thing).__name__ for thing in things]
 
 
-def snapshot(thing: object, seen: frozenset[int] = frozenset()) -> object:
+def snapshot(thing: object, seen: set[int] | None = None) -> object:
     """Everything that ``thing`` is made of, as plain values that can be compared. Audio becomes a short digest.
 
-    What time it is belongs to nobody, so it is left out.
+    What time it is belongs to nobody, so it is left out. What several parts share is taken once.
     """
-    if id(thing) in seen:
-        return "(above)"
-    inside = seen | {id(thing)}
+    seen = set() if seen is None else seen
     if thing is None or isinstance(thing, str | int | float | enum.Enum):
         return thing
     if isinstance(thing, bytes | bytearray):
         return len(thing), hashlib.sha256(thing).hexdigest()[:16]
-    if isinstance(thing, Mapping):
-        return [(snapshot(key, inside), snapshot(value, inside)) for key, value in thing.items()]
-    if isinstance(thing, Iterable) and not hasattr(thing, "__dict__"):
-        return [snapshot(each, inside) for each in thing]
     if isinstance(thing, msgspec.Struct):
-        return type(thing).__name__, [
-            (name, snapshot(getattr(thing, name), inside)) for name in thing.__struct_fields__
-        ]
+        return type(thing).__name__, [snapshot(getattr(thing, name), seen) for name in thing.__struct_fields__]
+    if isinstance(thing, dict):
+        return [(snapshot(key, seen), snapshot(value, seen)) for key, value in thing.items()]
+    if isinstance(thing, list | tuple | set | frozenset | collections.deque):
+        return [snapshot(each, seen) for each in thing]
     if callable(thing):
         return "(callable)"
+    if id(thing) in seen:
+        return f"({type(thing).__name__})"
+    seen.add(id(thing))
     return type(thing).__name__, [
-        (name, snapshot(value, inside)) for name, value in sorted(vars(thing).items()) if name != "now_ms"
+        (name, snapshot(value, seen)) for name, value in sorted(vars(thing).items()) if name != "now_ms"
     ]

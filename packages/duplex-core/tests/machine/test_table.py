@@ -22,7 +22,12 @@ from duplex_core.machine.table import (
 LANES: tuple[type[State], ...] = (Life, Hearing, Answer, Sound)
 STATES: tuple[State, ...] = tuple(state for lane in LANES for state in lane)
 MOVES = list(itertools.product(STATES, Trigger))
-BEGINNING: dict[type[State], State] = {Life: Life.OPEN, Hearing: Hearing.QUIET, Answer: Answer.NONE, Sound: Sound.SILENT}
+BEGINNING: dict[type[State], State] = {
+    Life: Life.OPEN,
+    Hearing: Hearing.QUIET,
+    Answer: Answer.NONE,
+    Sound: Sound.SILENT,
+}
 
 
 def way_to(goal: State) -> list[Trigger]:

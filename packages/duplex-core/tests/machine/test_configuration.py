@@ -1,0 +1,163 @@
+"""`session.update`: wholly or not at all, and what a change means in the midst of things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from duplex_core import commands as c
+from duplex_core import model as m
+from duplex_core.config import Modality, ServerVad, TurnDetection
+from duplex_core.errors import ErrorCode, refuse
+from duplex_core.events import InputCommitted, InputTimeoutTriggered, SessionUpdated, SpeechStarted
+from duplex_core.machine.io import Detect, ResetDetector
+from duplex_core.machine.sounding import IDLE_TIMER
+from duplex_core.machine.table import Hearing
+from duplex_core.patch import AudioPatch, InputPatch, SessionPatch
+from tests.support.machines import FRAME_MS, Bench, kinds, same_audio, told
+
+PAUSE = "." * 16
+
+
+def detection(value: TurnDetection | None) -> c.SessionUpdate:
+    return c.SessionUpdate(session=SessionPatch(audio=AudioPatch(input=InputPatch(turn_detection=value))))
+
+
+def test_an_update_is_told_to_both() -> None:
+    bench = Bench()
+    step = bench.do(c.SessionUpdate(session=SessionPatch(instructions="Sing.")))
+    assert kinds(step.events) == ["SessionUpdated"]
+    assert bench.only(SessionUpdated).session.instructions == "Sing."
+    (configured,) = told(step.effects, m.Configured)
+    assert configured.config == bench.machine.config
+    bench.append(100)
+    assert len(bench.told(m.Configured)) == 1, "not twice"
+
+
+def test_nothing_of_a_refused_patch_is_applied() -> None:
+    bench = Bench()
+    command = c.SessionUpdate(session=SessionPatch(instructions="Sing.", temperature=0.3))
+    bench.refused_with(ErrorCode.UNSUPPORTED_PARAMETER, command, "session.temperature")
+    assert bench.machine.config.instructions == ""
+    assert not bench.told(m.Configured)
+
+
+def test_the_models_own_options_are_checked_and_completed() -> None:
+    def check(options: dict[str, Any]) -> dict[str, Any]:
+        if "bad" in options:
+            raise refuse(ErrorCode.INVALID_VALUE, "bad is no option", param="session.options.bad")
+        return {"default": 1, **options}
+
+    bench = Bench(check_options=check)
+    bad = c.SessionUpdate(session=SessionPatch(instructions="Sing.", options={"bad": 1}))
+    bench.refused_with(ErrorCode.INVALID_VALUE, bad, "session.options.bad")
+    bench.do(c.SessionUpdate(session=SessionPatch(options={"mine": 2})))
+    assert bench.machine.config.options == {"default": 1, "mine": 2}
+
+
+def test_what_is_fixed_after_the_start() -> None:
+    bench = Bench(capabilities={"fixed_after_start": ("instructions",)})
+    bench.do(c.SessionUpdate(session=SessionPatch(instructions="Sing.")))
+    again = c.SessionUpdate(session=SessionPatch(instructions="Dance.", output_modalities=[Modality.TEXT]))
+    bench.refused_with(ErrorCode.UNSUPPORTED_PARAMETER, again, "session.instructions")
+    bench.do(c.SessionUpdate(session=SessionPatch(instructions="Sing.", output_modalities=[Modality.TEXT])))
+    assert bench.machine.config.modality is Modality.TEXT
+
+
+def test_the_start_is_the_first_audio_too() -> None:
+    bench = Bench(capabilities={"fixed_after_start": ("instructions",)})
+    bench.append(100)
+    command = c.SessionUpdate(session=SessionPatch(instructions="Dance."))
+    bench.refused_with(ErrorCode.UNSUPPORTED_PARAMETER, command, "session.instructions")
+
+
+def test_a_refused_command_does_not_start_the_model() -> None:
+    bench = Bench(capabilities={"fixed_after_start": ("instructions",)})
+    bench.refused(c.InputAudioBufferAppend(audio=b""))
+    bench.do(c.SessionUpdate(session=SessionPatch(instructions="Dance.")))
+    assert bench.machine.config.instructions == "Dance."
+
+
+def test_turn_detection_off_in_mid_speech() -> None:
+    bench = Bench(vad=ServerVad())
+    bench.speech("." * 10 + "s" * 10)
+    step = bench.do(detection(None))
+    assert [event.item_id for event in told(step.effects, m.SpeechDropped)] == [bench.only(SpeechStarted).item_id]
+    assert bench.is_in(Hearing.QUIET)
+    assert not bench.timers
+    bench.judge("s" * 10)
+    before = len(bench.effects)
+    bench.append(320)
+    assert not [effect for effect in bench.effects[before:] if isinstance(effect, Detect)]
+    bench.commit()
+    committed = bench.told(m.InputCommitted)[-1]
+    assert same_audio(committed.pcm, 0, 20 * FRAME_MS + 320), "what was said is there to be committed by hand"
+
+
+def test_turn_detection_on() -> None:
+    bench = Bench()
+    bench.append(640)
+    step = bench.do(detection(ServerVad()))
+    (reset,) = (effect for effect in step.effects if isinstance(effect, ResetDetector))
+    assert reset.start_ms == 640
+    bench.speech("s" * 10 + PAUSE)
+    assert bench.only(SpeechStarted).audio_start_ms == 340
+    bench.only(InputCommitted)
+
+
+def test_settings_change_in_mid_speech() -> None:
+    bench = Bench(vad=ServerVad())
+    bench.speech("s" * 10)
+    step = bench.do(detection(ServerVad(silence_duration_ms=1000)))
+    assert not [effect for effect in step.effects if isinstance(effect, ResetDetector)], "the speech goes on"
+    bench.speech("." * 31)
+    assert not bench.of(InputCommitted)
+    bench.speech(".")
+    assert bench.of(InputCommitted)
+
+
+def test_a_waiting_commit_is_carried_out_under_the_old_rules() -> None:
+    bench = Bench(vad=ServerVad())
+    bench.append(60 * FRAME_MS)
+    bench.commit()
+    bench.judge("s" * 30)
+    step = bench.do(detection(None))
+    assert kinds(step.events)[:2] == ["SpeechStopped", "InputCommitted"]
+    assert kinds(step.events)[-1] == "SessionUpdated"
+
+
+def quiet_after_an_answer(idle_timeout_ms: int | None = 5000) -> Bench:
+    bench = Bench(vad=ServerVad(idle_timeout_ms=idle_timeout_ms))
+    bench.ask()
+    bench.speak("Yes.", ms=1000)
+    bench.end()
+    bench.wait(1000)
+    return bench
+
+
+@pytest.mark.parametrize("off", [None, ServerVad()])
+def test_the_idle_timeout_can_be_turned_off(off: ServerVad | None) -> None:
+    bench = quiet_after_an_answer()
+    assert bench.timers == {IDLE_TIMER: 6000.0}
+    bench.do(detection(off))
+    assert not bench.timers
+    bench.wait(60_000)
+    assert not bench.of(InputTimeoutTriggered)
+
+
+def test_the_idle_timeout_counts_from_the_last_sound_whenever_it_is_set() -> None:
+    bench = quiet_after_an_answer(None)
+    bench.wait(3000)
+    bench.do(detection(ServerVad(idle_timeout_ms=5000)))
+    assert bench.timers == {IDLE_TIMER: 6000.0}
+    bench.do(detection(ServerVad(idle_timeout_ms=2000)))
+    assert bench.timers == {IDLE_TIMER: 4000.0}, "at once, since it is over"
+    bench.wait(0)
+    assert bench.of(InputTimeoutTriggered)
+
+
+def test_the_idle_timeout_of_a_fresh_session_waits_for_an_answer() -> None:
+    bench = Bench(vad=ServerVad())
+    bench.do(detection(ServerVad(idle_timeout_ms=5000)))
+    assert not bench.timers
