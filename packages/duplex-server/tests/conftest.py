@@ -124,9 +124,8 @@ class Served:
 
     @contextlib.asynccontextmanager
     async def call(self, path: str = "/v1/realtime", **options: Any) -> AsyncIterator[Caller]:
-        async with websockets.connect(
-            f"ws://127.0.0.1:{self.port}{path}", max_size=None, max_queue=None, **options
-        ) as socket:
+        limits: Any = {"max_size": None, "max_queue": None, **options}
+        async with websockets.connect(f"ws://127.0.0.1:{self.port}{path}", **limits) as socket:
             yield Caller(socket)
 
     @contextlib.asynccontextmanager
