@@ -14,6 +14,7 @@ from duplex_core.events import (
     ResponseDone,
     ResponseListen,
     ResponseStatus,
+    SpeechStopped,
 )
 from duplex_core.items import item_text
 from duplex_core.machine.input import STREAM_KEEP_MS
@@ -164,6 +165,19 @@ def test_a_commit_in_mid_speech_takes_what_was_heard_and_the_detector_goes_on() 
     assert len(bench.told(m.SpeechBegan)) == len(bench.told(m.SpeechDropped)) == 1
     assert len(bench.told(m.InputCommitted)) == 1
     bench.refused_with(ErrorCode.EMPTY_AUDIO, c.InputAudioBufferAppend(audio=b""), "audio")
+
+
+def test_speech_that_was_committed_before_the_detector_came_to_it() -> None:
+    bench = native(ServerVad())
+    bench.append(10 * FRAME_MS)
+    bench.commit()
+    bench.append(17 * FRAME_MS)
+    bench.judge("s" * 10 + PAUSE + ".")
+    (began,) = bench.told(m.SpeechBegan)
+    assert began.start_ms == 10 * FRAME_MS
+    assert same_audio(began.pcm, 10 * FRAME_MS, 27 * FRAME_MS)
+    assert bench.only(SpeechStopped).audio_end_ms == 10 * FRAME_MS
+    invariants.check(bench.events)
 
 
 def test_the_audio_kept_for_a_commit_is_bounded() -> None:

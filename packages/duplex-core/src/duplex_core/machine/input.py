@@ -196,7 +196,11 @@ class InputSide:
             self._output.open_or_queue(ResponseCause.COMMIT)
 
     def _end_speech(self, at_ms: float) -> str:
-        """The utterance is over; the id that was kept for it."""
+        """The utterance is over; the id that was kept for it.
+
+        A commit by hand may have taken its beginning, all of it even, before the detector came to it.
+        """
+        at_ms = max(at_ms, self._start_ms)
         item_id, self.pending_id = self._require_item(), None
         self._floor_ms = max(self._floor_ms, at_ms)
         self._core.lanes.move(Hearing, Trigger.TURN_OVER)
