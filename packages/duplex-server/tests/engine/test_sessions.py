@@ -40,6 +40,8 @@ from duplex_core.observers import ObservedSession, SessionObserverSpec
 from duplex_core.patch import SessionPatch
 from duplex_core.stages import Lane, StageRequest
 from duplex_server.engine.outbox import MAX_EVENTS
+from duplex_server.engine.served import ModelUnavailable
+from duplex_server.engine.stages.host import StageStartError
 
 
 def say(text: str) -> ConversationItemCreate:
@@ -409,3 +411,27 @@ async def test_observers_are_told_everything_and_one_that_breaks_harms_nobody(en
     assert told == [str, *(type(event) for event in events), CloseReason]
     assert [type(each) for each in broken.told] == [str, SessionCreated]
     assert [str(each["exception"]) for each in troubles] == ["disk full"]
+
+
+class Unwilling:
+    """A plugin whose observer cannot be made."""
+
+    @hookimpl
+    def duplex_register_session_observers(self) -> list[SessionObserverSpec]:
+        def create() -> Recorder:
+            raise PermissionError("/var/recordings is read-only")
+
+        return [SessionObserverSpec(id="recorder", summary="", create=create)]
+
+
+async def test_an_observer_that_cannot_be_made_stops_the_start(engine_of: Any, gated: Any) -> None:
+    with pytest.raises(ModelUnavailable, match=r"session observer recorder did not start: .*read-only"):
+        async with engine_of(gated.spec, extra=(Unwilling(),)):
+            pass
+
+
+async def test_a_stage_that_does_not_start_leaves_nothing_running(engine_of: Any, stages: Any) -> None:
+    with pytest.raises(StageStartError, match="checksum differs"):
+        async with engine_of(stages.gated_model(broken=True).spec):
+            pass
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("stage-", "speech-"))]

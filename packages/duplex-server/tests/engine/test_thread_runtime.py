@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -193,6 +194,7 @@ async def test_closing_stops_what_runs_and_answers_nothing_more(stages: Any) -> 
         await asyncio.to_thread(gate.begun.acquire)
     assert replies.all == []
     assert gate.closed == 1
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("stage-")]
     with pytest.raises(RuntimeError, match="closed"):
         stage.submit(stages.request("x", "r3", fence("b")))
 

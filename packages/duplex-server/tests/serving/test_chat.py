@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import openai
 import pytest
+
+from duplex_core.model import ModelInput, ModelOutput, Respond
 
 USER: Any = {"role": "user", "content": "one two three"}
 
@@ -157,3 +160,27 @@ async def test_a_failing_stage_is_an_http_error_or_the_end_of_the_stream(serving
         lines = [line for line in streamed.text.splitlines() if line]
         assert json.loads(lines[-2].removeprefix("data: "))["error"]["code"] == "engine_error"
         assert lines[-1] == "data: [DONE]"
+
+
+class Puzzled:
+    """A model session that raises when asked."""
+
+    def handle(self, event: ModelInput, now_ms: float) -> Sequence[ModelOutput]:
+        if isinstance(event, Respond):
+            raise KeyError("a rule that was forgotten")
+        return ()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_raises_is_a_server_error_and_the_next_request_is_served(
+    serving: Any, stages: Any, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = iter([Puzzled(), stages.Session()])
+    async with serving(stages.gated_model(lambda: next(models)).spec) as served:
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            body = {"model": "gated", "messages": [USER], "stream": stream}
+            failed = await client.post("/v1/chat/completions", json=body)
+            assert (failed.status_code, failed.json()["error"]["code"]) == (500, "internal_error")
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        assert served.engine.chats == 0
+    assert "a rule that was forgotten" in caplog.text

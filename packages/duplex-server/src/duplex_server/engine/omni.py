@@ -16,6 +16,7 @@ import msgspec
 from duplex_core.commands import Command
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, Event
+from duplex_core.observers import SessionObserver, SessionObserverSpec
 from duplex_core.plugins import PluginHost
 from duplex_core.stages import StageReply
 from duplex_server.detectors import DetectorService
@@ -129,7 +130,7 @@ class DuplexOmni(AsyncOmni):
 
         Raises:
             PluginError: no installed package serves the model.
-            ModelUnavailable: it cannot be served with these settings, or the detector does not load.
+            ModelUnavailable: it cannot be served with these settings, or the detector or an observer does not start.
             StageStartError: a stage did not start.
             pydantic.ValidationError: a deploy setting is wrong.
         """
@@ -143,7 +144,7 @@ class DuplexOmni(AsyncOmni):
         """Hold the detector, then the stages, then the sessions."""
         detectors = await self._load_detector()
         try:
-            observers = [spec.create() for spec in self.plugins.observers.values()]
+            observers = [_started(spec) for spec in self.plugins.observers.values()]
             wanted = self._settings.max_sessions
             manager = SessionManager(
                 served=self.served,
@@ -226,3 +227,15 @@ class DuplexOmni(AsyncOmni):
             super()._on_reply(reply)
         else:
             self._orchestrator.route(reply)
+
+
+def _started(spec: SessionObserverSpec) -> SessionObserver:
+    """An observer, made.
+
+    Raises:
+        ModelUnavailable: it could not be made: a server whose recorder does not record must not start.
+    """
+    try:
+        return spec.create()
+    except Exception as exc:
+        raise ModelUnavailable(f"the session observer {spec.id} did not start: {exc}") from exc

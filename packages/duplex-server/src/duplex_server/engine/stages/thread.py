@@ -172,20 +172,17 @@ class ThreadStage:
                 seat.job.cancelled.set()
         self._jobs.clear()
         self._queues.clear()
-        closings = [
-            self._loop.run_in_executor(seat.thread, seat.worker.close)
-            for seat in self._seats
-            if seat.worker is not None
-        ]
+        closings = [self._loop.run_in_executor(seat.thread, _close, seat.worker) for seat in self._seats]
+        idle = False
         try:
-            if closings:
-                await self._closed_workers(closings)
+            idle = await self._closed_workers(closings)
         finally:
             for seat in self._seats:
                 seat.worker = None
-                seat.thread.shutdown(wait=False)
+                seat.thread.shutdown(wait=idle)  # an idle thread ends at once
 
-    async def _closed_workers(self, closings: list[asyncio.Future[None]]) -> None:
+    async def _closed_workers(self, closings: list[asyncio.Future[None]]) -> bool:
+        """Wait for the workers to be closed; whether all were, so that no thread is in the middle of anything."""
         done, hanging = await asyncio.wait(closings, timeout=CLOSE_TIMEOUT_S)
         for future in done:
             if (failure := future.exception()) is not None:
@@ -197,6 +194,7 @@ class ThreadStage:
                 len(hanging),
                 CLOSE_TIMEOUT_S,
             )
+        return not hanging
 
     def _dispatch(self) -> None:
         """Give free workers the next jobs, one session after the other."""
@@ -282,6 +280,12 @@ class ThreadStage:
     def _finish(self, job: _Job) -> None:
         request = job.request
         del self._jobs[request.fence.session_id, request.request_id]
+
+
+def _close(worker: StageWorker | None) -> None:
+    """Runs on the worker's thread, after whatever it was doing."""
+    if worker is not None:
+        worker.close()
 
 
 def _output(request: StageRequest, payload: Any, *, final: bool) -> StageOutput:
