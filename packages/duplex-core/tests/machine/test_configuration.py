@@ -10,7 +10,7 @@ from duplex_core import commands as c
 from duplex_core import model as m
 from duplex_core.config import Modality, ServerVad, TurnDetection
 from duplex_core.errors import ErrorCode, refuse
-from duplex_core.events import InputCommitted, InputTimeoutTriggered, SessionUpdated, SpeechStarted
+from duplex_core.events import InputCommitted, InputTimeoutTriggered, SessionUpdated, SpeechStarted, SpeechStopped
 from duplex_core.machine.io import Detect, ResetDetector
 from duplex_core.machine.sounding import IDLE_TIMER
 from duplex_core.machine.table import Hearing
@@ -83,6 +83,8 @@ def test_turn_detection_off_in_mid_speech() -> None:
     bench = Bench(vad=ServerVad())
     bench.speech("." * 10 + "s" * 10)
     step = bench.do(detection(None))
+    assert kinds(step.events) == ["SpeechStopped", "SessionUpdated"], "what was begun ends, also for the client"
+    assert bench.only(SpeechStopped).audio_end_ms == 20 * FRAME_MS
     assert [event.item_id for event in told(step.effects, m.SpeechDropped)] == [bench.only(SpeechStarted).item_id]
     assert bench.is_in(Hearing.QUIET)
     assert not bench.timers

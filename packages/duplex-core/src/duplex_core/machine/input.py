@@ -339,6 +339,9 @@ class InputSide:
         if was_on == (vad is not None):
             return
         if vad is None:
+            if self.pending_id is not None:
+                end_ms = max(self._start_ms, self._ear.spoken_until_ms)
+                self._core.emit(SpeechStopped(audio_end_ms=int(end_ms), item_id=self.pending_id))
             self._drop_speech()
         self._tail = False
         self._ear.restart(self._buffer.end_ms, b"")
