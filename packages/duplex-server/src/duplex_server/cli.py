@@ -7,12 +7,9 @@ been.
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -29,6 +26,7 @@ from duplex_server.engine.omni import DEFAULT_DETECTOR, DuplexOmni, EngineSettin
 from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare
 from duplex_server.engine.stages.host import StageStartError
 from duplex_server.serving.app import create_app
+from duplex_server.serving.process import run, settle_memory
 from duplex_server.serving.server import ListenError, address_of, is_loopback, listen
 from duplex_server.serving.server import serve as serve_until_told
 
@@ -110,7 +108,7 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
         _stop(str(exc))
     with listener:
         try:
-            _run(
+            run(
                 _serve(
                     served, plugins=plugins, settings=engine, listener=listener, api_key=api_key, drain_s=drain_seconds
                 )
@@ -155,33 +153,10 @@ async def _serve(
     async with DuplexOmni.start(served, plugins=plugins, settings=settings) as engine:
 
         def ready() -> None:
-            _settle_memory()
+            settle_memory()
             typer.echo(f"Listening on {address_of(listener)} (model {served.name})")
 
         await serve_until_told(engine, create_app(engine, api_key=api_key), listener, drain_s=drain_s, on_ready=ready)
-
-
-def _settle_memory() -> None:
-    """Keep the garbage collector off what was loaded, which stays, and from running for every few hundred events.
-
-    Measured with 20 sessions that speak and are spoken to: without this a third of the server's time goes into collections.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-
-
-def _run(coroutine: Coroutine[object, object, None]) -> None:
-    """Run the server's coroutine on uvloop where there is one."""
-    factory: Callable[[], asyncio.AbstractEventLoop] | None
-    try:
-        import uvloop  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(coroutine)
 
 
 def _add_subcommand(spec: SubcommandSpec) -> None:
