@@ -159,6 +159,24 @@ def test_the_idle_timeout_counts_from_the_last_sound_whenever_it_is_set() -> Non
     assert bench.of(InputTimeoutTriggered)
 
 
+def test_the_idle_timeout_does_not_begin_while_somebody_speaks() -> None:
+    bench = quiet_after_an_answer()
+    bench.speech("s" * 10)
+    bench.do(detection(ServerVad(idle_timeout_ms=2000)))
+    assert IDLE_TIMER not in bench.timers
+    bench.speech(PAUSE)
+    bench.do(detection(ServerVad(idle_timeout_ms=3000)))
+    assert not bench.timers, "an answer is being made"
+
+
+def test_the_idle_timeout_counts_from_a_cancelled_answer_too() -> None:
+    bench = Bench(vad=ServerVad(idle_timeout_ms=5000))
+    bench.ask()
+    bench.wait(700)
+    bench.do(c.ResponseCancel())
+    assert bench.timers == {IDLE_TIMER: 5700.0}
+
+
 def test_the_idle_timeout_of_a_fresh_session_waits_for_an_answer() -> None:
     bench = Bench(vad=ServerVad())
     bench.do(detection(ServerVad(idle_timeout_ms=5000)))
