@@ -26,12 +26,13 @@ _VERBS = frozenset(
         *("for", "by", "of", "in", "to", "and", "is", "now", "my"),
     )
 )
+_CALLING = frozenset(("use", "call"))
 
 
 def function_asked_for(messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
     """Tell which function the user's last message asks for: one whose name it says.
 
-    Verbs like "get" may be left out, unless the name has nothing else.
+    Verbs like "get" may be left out; a name of nothing but verbs is meant only in words like "use lookup" or "call stop".
 
     "What is the weather in Paris?" says the name of ``get_weather``. Where it says several names, the longest counts.
 
@@ -44,7 +45,7 @@ def function_asked_for(messages: Sequence[Message], tools: Sequence[Tool]) -> To
     best: tuple[int, Tool] | None = None
     for tool in tools:
         parts = {_stem(part.lower()) for part in _PART.findall(tool.name)}
-        name = parts - _VERBS or parts
+        name = parts - _VERBS or (parts if _CALLING & said else set())
         if name and name <= said and (best is None or len(name) > best[0]):
             best = (len(name), tool)
     return best[1] if best else None
