@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 
 from duplex_core.audio import AudioEncoding, pcm16_ms
 from duplex_core.capabilities import Capabilities
-from duplex_core.commands import Command, SessionClose
+from duplex_core.commands import Command, SessionClose, SessionResume
 from duplex_core.config import Modality, SessionConfig
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import (
@@ -34,6 +35,8 @@ from duplex_core.events import (
     ResponseView,
     SessionClosed,
     SessionCreated,
+    SessionResumed,
+    SessionView,
     session_view,
 )
 from duplex_core.items import MessageItem, Role
@@ -48,9 +51,18 @@ CAPABILITIES = Capabilities(input_transcription=True, tools=True)
 C = TypeVar("C")
 
 
-def created(config: SessionConfig | None = None) -> SessionCreated:
+def view(config: SessionConfig | None = None, *, token: str | None = None, generation: int = 1) -> SessionView:
     config = config or SessionConfig(model="scripted")
-    return SessionCreated(session=session_view(SESSION_ID, config, CAPABILITIES, epoch=0, attachment_generation=1))
+    shown = session_view(SESSION_ID, config, CAPABILITIES, epoch=0, attachment_generation=generation)
+    return msgspec.structs.replace(shown, resume_token=token)
+
+
+def created(config: SessionConfig | None = None, *, token: str | None = None) -> SessionCreated:
+    return SessionCreated(session=view(config, token=token))
+
+
+def resumed(token: str | None, *, replayed: int = 0) -> SessionResumed:
+    return SessionResumed(session=view(token=token, generation=2), replayed_events=replayed)
 
 
 def closed(reason: CloseReason = CloseReason.CLIENT, code: ErrorCode | None = None) -> SessionClosed:
@@ -117,18 +129,30 @@ def tone(ms: float, value: int = 1000) -> bytes:
     return value.to_bytes(2, "little", signed=True) * round(ms * RATE_HZ / 1000)
 
 
+class Numbering:
+    """Counts the events of one session, over all of its connections."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+
 class Peer:
     """The server's side of one connection."""
 
-    def __init__(self, socket: ServerConnection) -> None:
+    def __init__(self, socket: ServerConnection, numbering: Numbering | None = None) -> None:
         self.socket = socket
         self.seen: list[Command] = []
-        self._seq = 0
+        self.numbering = numbering or Numbering()
 
     async def send(self, *events: Event) -> None:
+        """Tell what is next in the session's sequence."""
         for event in events:
-            self._seq += 1
-            await self.socket.send(encode_event(event, event_id=f"event_{self._seq}", seq=self._seq))
+            self.numbering.last += 1
+            await self.again(event, self.numbering.last)
+
+    async def again(self, event: Event, seq: int) -> None:
+        """Tell something with a number of its own: once more, or about this connection alone."""
+        await self.socket.send(encode_event(event, event_id=f"event_{seq}", seq=seq))
 
     async def receive(self) -> Command:
         command = decode_command(await self.socket.recv())
@@ -147,6 +171,18 @@ class Peer:
             pass
         return command
 
+    async def give(self, token: str, *, replayed: int = 0, new_token: str | None = None) -> SessionResume:
+        """Take ``session.resume``, which must show ``token``, and let the client have the session."""
+        asked = await self.expect(SessionResume)
+        assert (asked.session_id, asked.resume_token) == (SESSION_ID, token)
+        await self.again(resumed(new_token or token, replayed=replayed), asked.last_server_event_seq)
+        return asked
+
+    async def drop(self) -> None:
+        """Break the connection without a word, once everything that was sent is out."""
+        self.socket.transport.abort()
+        await self.socket.wait_closed()
+
     async def hang_up(self) -> None:
         """Take what comes until the client closes, and say the last word."""
         await self.until(SessionClose)
@@ -157,37 +193,47 @@ Script = Callable[[Peer], Awaitable[None]]
 
 
 class ScriptedServer:
-    """Runs the script for the one connection that a test makes; what a script raises, :func:`scripted` raises."""
+    """Runs one script for each connection, in order; what a script raises, :func:`scripted` raises."""
 
-    def __init__(self, script: Script) -> None:
-        self._script = script
+    def __init__(self, *scripts: Script) -> None:
+        self._waiting = list(scripts)
+        self._left = len(scripts)
+        self._numbering = Numbering()
+        self.paths: list[str] = []
         self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.url = ""
 
     async def handle(self, socket: ServerConnection) -> None:
+        assert socket.request is not None
+        self.paths.append(socket.request.path)
         try:
-            await self._script(Peer(socket))
+            assert self._waiting, "a connection that no script is for"
+            await self._waiting.pop(0)(Peer(socket, self._numbering))
         except BaseException as exc:
             if not self.result.done():
                 self.result.set_exception(exc)
             raise
-        if not self.result.done():
+        self._left -= 1
+        if not self._left and not self.result.done():
             self.result.set_result(None)
 
 
 @asynccontextmanager
-async def scripted(script: Script, *, greet: bool = True) -> AsyncIterator[ScriptedServer]:
-    """Serve ``script`` on a free port; with ``greet`` it begins after ``session.created``.
+async def scripted(
+    script: Script, *later: Script, greet: bool = True, token: str | None = None
+) -> AsyncIterator[ScriptedServer]:
+    """Serve ``script`` on a free port, and each of ``later`` to one more connection.
 
-    On leaving, the script must have run to its end without an error.
+    With ``greet`` the first begins after ``session.created``, which gives ``token``. On leaving, every script must have
+    run to its end without an error.
     """
 
     async def whole(peer: Peer) -> None:
         if greet:
-            await peer.send(created())
+            await peer.send(created(token=token))
         await script(peer)
 
-    server = ScriptedServer(whole)
+    server = ScriptedServer(whole, *later)
     async with serve(server.handle, "127.0.0.1", 0) as sockets:
         port = next(iter(sockets.sockets)).getsockname()[1]
         server.url = f"ws://127.0.0.1:{port}"

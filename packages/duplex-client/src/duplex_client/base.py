@@ -66,7 +66,8 @@ class BaseDuplexClient(ClientCore):
 
         Paced, each chunk goes when its last sample has been spoken, by the clock and without drift: what a microphone
         would do. Not paced, all goes at once; so does a live source, which keeps its own time. ``on_chunk`` is told of
-        each chunk sent. Cancelling sends nothing more and leaves the session as it is.
+        each chunk sent. While the connection is lost, chunks are dropped and the stream goes on in its own time.
+        Cancelling sends nothing more and leaves the session as it is.
 
         Args:
             pcm: All of it, or an async source of pieces of any size.
@@ -86,12 +87,16 @@ class BaseDuplexClient(ClientCore):
         source = paced_chunks(pcm, rate_hz=rate_hz, chunk_ms=chunk_ms, clock=self.clock, paced=paced)
         async with aclosing(source) as chunks:
             async for chunk in chunks:
-                await self.append_audio(chunk.pcm, rate_hz=rate_hz)
-                if on_chunk is not None:
+                sent = await self.append_audio(chunk.pcm, rate_hz=rate_hz)
+                if on_chunk is not None and sent:
                     on_chunk(chunk)
 
     async def append_audio(self, audio: bytes, *, rate_hz: int | None = None) -> str:
-        """Send audio as it is: in the session's input format, or 16-bit PCM at ``rate_hz`` when that is given."""
+        """Send audio as it is: in the session's input format, or 16-bit PCM at ``rate_hz`` when that is given.
+
+        Returns:
+            The command's id; an empty one when the audio was dropped, since the connection is lost.
+        """
         form: WireFormat | None = None
         session_format = self.session.audio.input.format
         if rate_hz is not None and (session_format.type, session_format.rate) != (AudioEncoding.PCM16, rate_hz):

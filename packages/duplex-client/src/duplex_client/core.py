@@ -1,28 +1,24 @@
-"""A session's life as an application sees it: connect, send, listen, wait, close.
+"""A session's traffic as an application sees it: send, ask, listen, wait.
 
-:class:`ClientCore` is the lower half of every client; the conversation's verbs stand on it in
-:mod:`duplex_client.base`. It knows no transport but through :class:`~duplex_client.transport.Transport`.
+:class:`ClientCore` is the lower half of every client, on top of :class:`~duplex_client.lifetime.ClientLifetime`; the
+conversation's verbs stand on it in :mod:`duplex_client.base`. It opens and closes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
 from duplex_client.connection import Connection, Observer
-from duplex_client.errors import CommandRefused, ConnectionClosed, NotConnected, ServerRefused, WaitTimeout
+from duplex_client.errors import CommandRefused, ConnectionClosed, WaitTimeout
+from duplex_client.lifetime import ClientLifetime
 from duplex_client.responses import ResponseHandle
 from duplex_client.streams import Mailbox
-from duplex_client.timing import Clock, LoopClock
-from duplex_client.transport import Transport
-from duplex_core.commands import Command, SessionClose
-from duplex_core.events import EVENT_TYPES, ErrorEvent, Event, ServerEvent, SessionClosed, SessionCreated, SessionView
+from duplex_core.commands import Command
+from duplex_core.events import EVENT_TYPES, ErrorEvent, Event, ServerEvent
 
 E = TypeVar("E", bound=ServerEvent)
 Wanted = type[E] | Callable[[Event], bool]
@@ -30,82 +26,17 @@ Wanted = type[E] | Callable[[Event], bool]
 
 ANSWER_TIMEOUT_S = 10.0
 """How long a command's direct answer may take: it needs no model."""
-CLOSE_TIMEOUT_S = 5.0
 
 
-class ClientCore(ABC):
-    """Lifetime and plumbing of one session; use a subclass as an async context manager.
-
-    Args:
-        clock: What paces sent audio and stamps received events; the event loop's own by default.
-        open_timeout_s: How long connecting may take, until ``session.created``.
-    """
-
-    def __init__(self, *, clock: Clock | None = None, open_timeout_s: float = 20.0) -> None:
-        self.clock: Clock = clock or LoopClock()
-        self._open_timeout_s = open_timeout_s
-        self._current: Connection | None = None
-        self._ids = itertools.count(1)
-
-    @abstractmethod
-    async def _open(self) -> Transport:
-        """Reach the other side; called once by :meth:`connect`."""
-
-    async def connect(self) -> SessionView:
-        """Open the session and wait until it can be used.
-
-        Raises:
-            ConnectFailed: no server can be reached.
-            ServerRefused: the server would not open a session.
-            WaitTimeout: it did neither in ``open_timeout_s``.
-        """
-        if self._current is not None:
-            raise NotConnected("this client already has, or had, its session; make a new client for another one")
-        transport = await self._open()
-        try:
-            async with asyncio.timeout(self._open_timeout_s):
-                created = await _first_event(transport)
-        except TimeoutError:
-            await transport.close()
-            raise WaitTimeout(f"no session.created came within {self._open_timeout_s:g} s") from None
-        except BaseException:
-            await transport.close()
-            raise
-        self._current = Connection(transport, created, self.clock)
-        return created.session
-
-    async def close(self, reason: str | None = None) -> None:
-        """Hang up: tell the server, wait for its ``session.closed``, give the connection up. Idempotent."""
-        connection = self._current
-        if connection is None:
-            return
-        try:
-            if connection.ended is None:
-                await connection.transport.send(SessionClose(reason=reason, event_id=self._next_id()))
-                await connection.finished(CLOSE_TIMEOUT_S)
-        except ConnectionClosed:
-            pass  # it ended by itself: just what was wanted
-        finally:
-            await connection.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def session(self) -> SessionView:
-        """The session as the server last showed it."""
-        return self._connection.session
+class ClientCore(ClientLifetime):
+    """Sends on one session and listens to it."""
 
     async def send(self, command: Command) -> str:
         """Send ``command`` and return its ``event_id``, which is made when it has none.
 
-        A refusal comes later as an ``error`` event that carries the id; :meth:`request` waits for it.
+        A refusal comes later as an ``error`` event that carries the id; :meth:`request` waits for it. While the
+        connection is lost this waits until the session goes on, except for audio, which is dropped (``Resumed`` tells
+        how much; the id returned is empty), and for ``playback.ack``, of which the last is sent later.
 
         Raises:
             ConnectionClosed: the session is over.
@@ -116,8 +47,8 @@ class ClientCore(ABC):
             raise connection.ended
         if command.event_id is None:
             command = msgspec.structs.replace(command, event_id=self._next_id())
-        await connection.transport.send(command)
-        return command.event_id or ""
+        sent = await connection.link.send(command)
+        return command.event_id or "" if sent else ""
 
     @overload
     async def request(self, command: Command, until: type[E], timeout_s: float = ...) -> E: ...
@@ -187,50 +118,13 @@ class ClientCore(ABC):
         """Wait for the first event of a class, or one that a predicate accepts; ``None`` waits for ever.
 
         It listens from the call, so a command may be sent between the call and the ``await``; the time counts from the
-        ``await``.
+        ``await``, and goes on while the connection is lost.
 
         Raises:
             ConnectionClosed: the session ended first.
             WaitTimeout: it did not come in ``timeout_s``.
         """
         return _first(self.events(), _matcher(what), _name(what), timeout_s, self._connection)
-
-    @property
-    def _connection(self) -> Connection:
-        if self._current is None:
-            raise NotConnected("there is no session yet: use `async with` on the client, or await its connect()")
-        return self._current
-
-    def _next_id(self) -> str:
-        return f"cmd_{next(self._ids)}"
-
-
-async def _first_event(transport: Transport) -> SessionCreated:
-    """The ``session.created`` that a session opens with.
-
-    Raises:
-        ServerRefused: an error, or the end, came instead.
-    """
-    refusal: ErrorEvent | None = None
-    while True:
-        try:
-            event = await transport.receive()
-        except ConnectionClosed as exc:
-            if refusal is not None:
-                info = refusal.error
-                raise ServerRefused(f"the server opened no session: {info.message}", info=info) from exc
-            raise ServerRefused(f"the server opened no session: {exc}", info=exc.info) from exc
-        match event:
-            case SessionCreated():
-                return event
-            case ErrorEvent():
-                refusal = event
-            case SessionClosed():
-                cause = event.error if refusal is None else refusal.error
-                told = cause.message if cause is not None else event.reason.value
-                raise ServerRefused(f"the server opened no session: {told}", info=cause)
-            case _:
-                raise ServerRefused(f"the server began with {type(event).__name__} instead of session.created")
 
 
 def _matcher(what: Wanted[Any]) -> Callable[[Event], bool]:
@@ -252,6 +146,7 @@ async def _first(
     timeout_s: float | None,
     connection: Connection,
 ) -> Event:
+    outages = connection.link.outages
     with events:
         try:
             async with asyncio.timeout(timeout_s):
@@ -259,5 +154,7 @@ async def _first(
                     if wanted(event):
                         return event
         except TimeoutError:
-            raise WaitTimeout(f"{name} did not come within {timeout_s:g} s") from None
+            lost = connection.link.outages > outages or not connection.link.connected
+            hint = "; the connection was lost meanwhile, and a command with it may be" if lost else ""
+            raise WaitTimeout(f"{name} did not come within {timeout_s:g} s{hint}") from None
     raise connection.ended or ConnectionClosed(f"the session ended before {name} came")

@@ -42,17 +42,41 @@ class ServerRefused(DuplexClientError):
 class ConnectionClosed(DuplexClientError):
     """The session is over: nothing more can be sent, and what was waited for will not come.
 
-    ``reason`` and ``info`` are the server's, when it could still say why.
+    ``reason`` and ``info`` are the server's, when it could still say why; ``code`` is the WebSocket close code that it
+    sent, ``None`` when the connection went without one.
     """
 
-    def __init__(self, message: str, *, reason: CloseReason | None = None, info: ErrorInfo | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: CloseReason | None = None,
+        info: ErrorInfo | None = None,
+        code: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.info = info
+        self.code = code
 
 
 class ProtocolError(ConnectionClosed):
     """The server sent something that the wire contract does not allow; the connection was given up."""
+
+
+class SessionReplaced(ConnectionClosed):
+    """Another client took the session over; it goes on there."""
+
+
+class SessionExpired(ConnectionClosed):
+    """The session's lease ran out, so the server ended it."""
+
+
+class ReconnectFailed(ConnectionClosed):
+    """The connection was lost and the session could not be taken up again; the last attempt's failure is chained.
+
+    ``info`` is the server's error where it refused: ``session_not_found`` when the session is gone.
+    """
 
 
 class CommandRefused(DuplexClientError):
@@ -65,6 +89,13 @@ class CommandRefused(DuplexClientError):
 
 class WaitTimeout(DuplexClientError, TimeoutError):
     """What was waited for did not come in time."""
+
+
+class EventsLost(DuplexClientError):
+    """The connection was lost for longer than the server keeps events, so part of an answer is missing.
+
+    What the server has of it stands in its item: ``retrieve_item``.
+    """
 
 
 class ConsumerLagged(DuplexClientError):

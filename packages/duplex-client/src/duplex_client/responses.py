@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from duplex_client.errors import EventsLost
 from duplex_client.streams import Signal
 from duplex_core.events import (
     Event,
@@ -43,6 +44,7 @@ class ResponseHandle:
         tool_calls: The functions that it calls; an interrupted call has status ``incomplete``.
         status: How it stands.
         view: The answer as ``response.done`` showed it; ``None`` until then.
+        events_lost: Whether some of its events may never have arrived, so that it may have holes.
         interrupted: Whether it was cut: cancelled, or cleared while it was still being played.
         played_ms: How much of its audio the user has heard, as last acknowledged.
         received_ms: How much audio has arrived.
@@ -62,6 +64,7 @@ class ResponseHandle:
         self.tool_calls: list[FunctionCallItem] = []
         self.status: ResponseStatus = ResponseStatus.IN_PROGRESS
         self.view: ResponseView | None = None
+        self.events_lost = False
         self.interrupted = False
         self.played_ms = 0.0
         self.received_ms = 0.0
@@ -88,16 +91,17 @@ class ResponseHandle:
 
         Raises:
             ConnectionClosed: the session ended before the answer did.
+            EventsLost: some of the answer never arrived, and its end has not either.
         """
         taken = 0
         while not self.interrupted:
             if taken < len(self._chunks):
                 taken += 1
                 yield self._chunks[taken - 1]
-            elif self._error is not None:
-                raise self._error
             elif self._audio_over or self.done:
                 return
+            elif self._error is not None:
+                raise self._error
             else:
                 await self._changed.wait()
 
@@ -106,6 +110,8 @@ class ResponseHandle:
 
         Raises:
             ConnectionClosed: the session ended before the answer did.
+            EventsLost: some of the answer never arrived, and its end has not either. When that comes all the same, the
+                handle is done as any other, with ``events_lost`` set.
         """
         while not self.done:
             if self._error is not None:
@@ -122,6 +128,16 @@ class ResponseHandle:
         if not self.done:
             self._error = error
             self._changed.raise_()
+
+    def lose(self, first_seq: int, last_seq: int) -> None:
+        """Events that may have been this answer's do not come; called by the connection."""
+        self.events_lost = True
+        self.fail(
+            EventsLost(
+                f"events {first_seq} to {last_seq} of the session are lost, and {self.response_id} may have had some of "
+                f"them; what the server has of it stands in its item"
+            )
+        )
 
     def absorb(self, event: Event, at_ms: float) -> None:
         """Take in one event that names this answer; called by the connection, in order."""

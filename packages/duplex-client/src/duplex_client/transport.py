@@ -1,8 +1,8 @@
 """The seam between a client and its server: a :class:`Transport` carries commands one way and events the other.
 
 Two exist: :class:`SocketTransport` over a WebSocket, with the wire codec, and :class:`EngineTransport` to an engine in the
-same process, with no codec at all. Used by :class:`~duplex_client.base.BaseDuplexClient` only. A transport knows no
-conversation: it neither waits for events nor answers any.
+same process, with no codec at all. Opened by :mod:`duplex_client.client`, used by :class:`~duplex_client.link.Link` only. A
+transport knows no conversation: it neither waits for events nor answers any, and when it breaks it stays broken.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from websockets.asyncio.client import connect as connect_socket
 from websockets.exceptions import ConnectionClosed as SocketClosed
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
-from duplex_client.engine import Engine, SessionHandle
+from duplex_client.changes import ResumePoint
+from duplex_client.engine import DetachableHandle, Engine, ResumableEngine, SessionHandle
 from duplex_client.errors import ConnectFailed, ConnectionClosed, ProtocolError, ServerRefused
-from duplex_core.commands import Command
+from duplex_core.commands import Command, SessionResume
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo
 from duplex_core.events import Event
 from duplex_core.wire import WireError, decode_event, encode_command
@@ -33,7 +34,18 @@ MAX_EVENT_BYTES = 32 << 20
 CLOSE_TIMEOUT_S = 3.0
 """How long a server may take to answer the closing of the socket."""
 
+_OUR_COMPLAINTS = frozenset({1002, 1003, 1007, 1009})
+"""Close codes with which this side gives up a peer that breaks the WebSocket protocol or its limits."""
+_GOING_AWAY = 1001
+
 log = logging.getLogger("duplex_client")
+
+
+class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a type that this client does not know; it counts in the server's numbering all the same."""
+
+    type: str
+    server_event_seq: int = 0
 
 
 class Transport(Protocol):
@@ -47,7 +59,7 @@ class Transport(Protocol):
         """
         ...
 
-    async def receive(self) -> Event:
+    async def receive(self) -> Event | UnknownEvent:
         """Give the next event.
 
         Raises:
@@ -56,7 +68,15 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give the connection up; idempotent."""
+        """Hang up: the session ends with the connection. Idempotent."""
+        ...
+
+    async def detach(self) -> None:
+        """Let go of the connection in good order, after what was sent; the session waits to be taken up. Idempotent."""
+        ...
+
+    async def drop(self) -> None:
+        """Let go of the connection at once, whatever its state; the session waits to be taken up. Idempotent."""
         ...
 
 
@@ -64,6 +84,13 @@ class _ErrorBody(msgspec.Struct, frozen=True):
     """``{"error": {...}}``: how the server refuses over HTTP."""
 
     error: ErrorInfo
+
+
+def resume_url(url: str) -> str:
+    """The full address ``url`` for a socket that opens no session of its own."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"autostart": "0"}
+    return urlunsplit((*parts[:3], urlencode(query), parts.fragment))
 
 
 def realtime_url(url: str, model: str | None = None) -> str:
@@ -99,13 +126,18 @@ class SocketTransport:
         self._socket = socket
 
     @classmethod
-    async def open(cls, url: str, *, api_key: str | None, open_timeout_s: float) -> SocketTransport:
-        """Connect to the full address ``url`` (see :func:`realtime_url`).
+    async def open(
+        cls, url: str, *, api_key: str | None, open_timeout_s: float, resume: ResumePoint | None = None
+    ) -> SocketTransport:
+        """Connect to the full address ``url`` (see :func:`realtime_url`), and ask for ``resume``'s session if one is given.
 
         Raises:
+            ConnectionClosed: the socket was closed before a session could be asked for.
             ConnectFailed: nothing answers there, or what answers speaks no WebSocket.
             ServerRefused: the server declined, with an HTTP status.
         """
+        if resume is not None:
+            url = resume_url(url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # A proxy from the environment is for the outside; one's own machine is reached directly.
         proxy: Literal[True] | None = None if _is_loopback(urlsplit(url).hostname or "") else True
@@ -125,7 +157,22 @@ class SocketTransport:
             raise ConnectFailed(f"{url} did not answer within {open_timeout_s:g} s") from exc
         except (OSError, InvalidHandshake, InvalidURI) as exc:
             raise ConnectFailed(f"cannot reach {url}: {exc}. Is a duplex-server running there?") from exc
-        return cls(socket)
+        transport = cls(socket)
+        if resume is not None:
+            await transport._ask_for(resume)
+        return transport
+
+    async def _ask_for(self, point: ResumePoint) -> None:
+        command = SessionResume(
+            session_id=point.session_id,
+            resume_token=point.resume_token,
+            last_server_event_seq=point.last_server_event_seq,
+        )
+        try:
+            await self.send(command)
+        except BaseException:
+            await self.drop()
+            raise
 
     async def send(self, command: Command) -> None:
         """Encode and send ``command``."""
@@ -134,26 +181,34 @@ class SocketTransport:
         except SocketClosed as exc:
             raise _closed(exc) from exc
 
-    async def receive(self) -> Event:
-        """Receive and decode the next event; one of a type that this client does not know is logged and skipped."""
-        while True:
-            try:
-                text = await self._socket.recv()
-            except SocketClosed as exc:
-                raise _closed(exc) from exc
-            if isinstance(text, bytes):
-                raise ProtocolError("the server sent a binary frame; events are JSON text")
-            try:
-                return decode_event(text)
-            except WireError as exc:
-                if exc.info.code is ErrorCode.UNKNOWN_EVENT_TYPE:
-                    log.warning("an event of a newer server was skipped: %s", exc)
-                    continue
-                raise ProtocolError(f"the server sent an event that is not in the wire contract: {exc}") from exc
+    async def receive(self) -> Event | UnknownEvent:
+        """Receive and decode the next event; one of a type that this client does not know is logged."""
+        try:
+            text = await self._socket.recv()
+        except SocketClosed as exc:
+            raise _closed(exc) from exc
+        if isinstance(text, bytes):
+            raise ProtocolError("the server sent a binary frame; events are JSON text")
+        try:
+            return decode_event(text)
+        except WireError as exc:
+            if exc.info.code is ErrorCode.UNKNOWN_EVENT_TYPE and (unknown := _unknown(text)) is not None:
+                log.warning("an event of a newer server was skipped: %s", exc)
+                return unknown
+            raise ProtocolError(f"the server sent an event that is not in the wire contract: {exc}") from exc
 
     async def close(self) -> None:
-        """Close the socket."""
+        """Close the socket normally, which ends the session."""
         await self._socket.close()
+
+    async def detach(self) -> None:
+        """Close the socket as one that goes away, which leaves the session."""
+        await self._socket.close(_GOING_AWAY)
+
+    async def drop(self) -> None:
+        """Break the socket."""
+        self._socket.transport.abort()
+        await self._socket.wait_closed()
 
 
 def _refused(url: str, exc: InvalidStatus) -> ServerRefused:
@@ -166,19 +221,30 @@ def _refused(url: str, exc: InvalidStatus) -> ServerRefused:
     return ServerRefused(f"{url} refused the connection: {told}", info=info, status=status)
 
 
+def _unknown(text: str) -> UnknownEvent | None:
+    try:
+        return msgspec.json.decode(text, type=UnknownEvent)
+    except msgspec.ValidationError:
+        return None
+
+
 def _closed(exc: SocketClosed) -> ConnectionClosed:
+    complaint = None if exc.rcvd_then_sent else exc.sent
+    if complaint is not None and complaint.code in _OUR_COMPLAINTS:
+        return ProtocolError(f"the server sent what cannot be taken (code {complaint.code}: {complaint.reason})")
     frame = exc.rcvd
     told = f" (code {frame.code}{': ' + frame.reason if frame.reason else ''})" if frame else ""
-    return ConnectionClosed(f"the connection to the server is closed{told}")
+    return ConnectionClosed(f"the connection to the server is closed{told}", code=frame.code if frame else None)
 
 
 class EngineTransport:
-    """A session of an engine in the same process. Made by :meth:`open`."""
+    """A session of an engine in the same process. Made by :meth:`open` and :meth:`resume`."""
 
     def __init__(self, engine: Engine, handle: SessionHandle) -> None:
         self._engine = engine
         self._handle = handle
         self._events: AsyncIterator[Event] = handle.events()
+        self._let_go = False
 
     @classmethod
     async def open(cls, engine: Engine) -> EngineTransport:
@@ -191,6 +257,19 @@ class EngineTransport:
             return cls(engine, await engine.open_session())
         except DuplexError as exc:
             raise ServerRefused(f"the engine opened no session: {exc}", info=exc.info) from exc
+
+    @classmethod
+    async def resume(cls, engine: ResumableEngine, point: ResumePoint) -> EngineTransport:
+        """Take a session of ``engine`` over.
+
+        Raises:
+            ServerRefused: it has no such session, or the token is not its.
+        """
+        try:
+            handle = await engine.resume_session(point.session_id, point.resume_token, point.last_server_event_seq)
+        except DuplexError as exc:
+            raise ServerRefused(f"the engine gave no session: {exc}", info=exc.info) from exc
+        return cls(engine, handle)
 
     async def send(self, command: Command) -> None:
         """Submit ``command``."""
@@ -207,5 +286,18 @@ class EngineTransport:
             raise ConnectionClosed("the session has ended") from None
 
     async def close(self) -> None:
-        """End the session."""
-        await self._engine.close_session(self._handle.session_id)
+        """End the session, unless it was let go."""
+        if not self._let_go:
+            await self._engine.close_session(self._handle.session_id)
+
+    async def detach(self) -> None:
+        """Let go of the session; an engine that cannot give one to somebody else ends it."""
+        if isinstance(self._handle, DetachableHandle):
+            self._handle.detach()
+        else:
+            await self.close()
+        self._let_go = True
+
+    async def drop(self) -> None:
+        """Let go of the session."""
+        await self.detach()
