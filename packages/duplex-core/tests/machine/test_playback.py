@@ -165,6 +165,17 @@ def test_an_acknowledgement_of_a_superseded_answer_is_ignored() -> None:
     assert answer(bench) == kept
 
 
+def test_an_interruption_supersedes_what_was_over_before_it() -> None:
+    bench = answered(CommitPolicy.ACK_ONLY)
+    response = bench.only(ResponseDone).response.id
+    ack(bench, 450.0)
+    bench.wait(5000)
+    bench.ask()
+    bench.do(c.ResponseCancel())
+    assert ack(bench, 1000.0, response_id=response) == []
+    assert answer(bench).startswith("One two Well?")
+
+
 def test_without_a_name_it_is_about_the_newest_sound() -> None:
     bench = answered()
     first = item_id(bench)
@@ -275,6 +286,7 @@ def test_the_client_knows_better_than_the_clock_after_the_end() -> None:
     bench.wait(5000)
     bench.do(c.PlaybackAck(played_ms=450.0, truncate=True))
     assert answer(bench) == "One two"
+    assert ack(bench, 1000.0) == [], "it is done with"
 
 
 # -- truncation --------------------------------------------------------------------------------------------------------

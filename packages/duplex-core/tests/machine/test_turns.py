@@ -372,6 +372,15 @@ def test_clearing_in_mid_speech_drops_the_utterance() -> None:
     assert len(bench.history) == 1
 
 
+def test_a_clear_lets_no_verdict_be_waited_for() -> None:
+    bench = Bench(vad=ServerVad())
+    bench.append(1000)
+    bench.do(c.InputAudioBufferClear())
+    bench.append(50)
+    assert kinds(bench.commit().events)[0] == "InputCommitted"
+    assert same_audio(audio_of(bench), 1000, 1050)
+
+
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
