@@ -20,7 +20,7 @@ from duplex_core import commands as c
 from duplex_core import model as m
 from duplex_core.audio import AudioEncoding, AudioFormat
 from duplex_core.capabilities import Capabilities
-from duplex_core.config import ServerVad, SessionConfig
+from duplex_core.config import OverlapMode, OverlapSettings, ServerVad, SessionConfig
 from duplex_core.detection import SpeechFrame
 from duplex_core.errors import ErrorCode
 from duplex_core.events import ErrorEvent, Event
@@ -90,8 +90,9 @@ class Bench:
         session_id: str = "sess_1",
         **config: Any,
     ) -> None:
-        """Open a session; ``vad`` of ``None`` means that the client commits."""
+        """Open a session; ``vad`` of ``None`` means that the client commits. Speech over an answer interrupts at once."""
         config.setdefault("output_format", PCM)
+        config.setdefault("overlap", OverlapSettings(mode=OverlapMode.IMMEDIATE))
         self.machine = SessionMachine(
             session_id=session_id,
             config=SessionConfig(model="bench", turn_detection=vad, **config),

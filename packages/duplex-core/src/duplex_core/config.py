@@ -58,6 +58,74 @@ class SemanticVad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 TurnDetection = ServerVad | SemanticVad
 
 
+class OverlapMode(enum.Enum):
+    """What speech over the assistant's speech does at first."""
+
+    JUDGE = "judge"
+    """The answer is held, and goes on or is interrupted when it is clear what the speech is."""
+    IMMEDIATE = "immediate"
+    """Any speech interrupts at once."""
+
+
+BACKCHANNELS = (
+    "ah",
+    "aha",
+    "alright",
+    "all right",
+    "cool",
+    "exactly",
+    "fine",
+    "go on",
+    "good",
+    "got it",
+    "great",
+    "hm",
+    "hmm",
+    "huh",
+    "i see",
+    "indeed",
+    "interesting",
+    "mhm",
+    "mm",
+    "mmm",
+    "nice",
+    "of course",
+    "oh",
+    "ok",
+    "okay",
+    "really",
+    "right",
+    "sure",
+    "that's right",
+    "true",
+    "uh",
+    "um",
+    "wow",
+    "ya",
+    "yeah",
+    "yep",
+    "yes",
+    "yup",
+)
+"""English words and phrases with which a listener says no more than "go on"."""
+
+
+class OverlapSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How speech over the assistant's speech is judged (duplex extension ``session.overlap``).
+
+    Speech shorter than ``noise_ms`` is noise. Without words, up to ``short_ms`` is an acknowledgement once it has ended, and
+    more than ``long_ms`` an interruption at once. ``backchannels`` are the words that acknowledge; more than
+    ``longest_backchannel_ms`` of them interrupt all the same.
+    """
+
+    mode: OverlapMode = OverlapMode.JUDGE
+    noise_ms: int = 160
+    short_ms: int = 500
+    long_ms: int = 900
+    longest_backchannel_ms: int = 1800
+    backchannels: tuple[str, ...] = BACKCHANNELS
+
+
 class Transcription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Whether, and how, the user's speech is transcribed for the client.
 
@@ -118,4 +186,5 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     max_output_tokens: int | None = None
     commit_policy: CommitPolicy = CommitPolicy.COMMIT_ALL_ON_DONE
+    overlap: OverlapSettings = OverlapSettings()
     options: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from duplex_core.capabilities import Capabilities
 from duplex_core.config import (
     FunctionTool,
     Modality,
+    OverlapMode,
     SemanticVad,
     ServerVad,
     SessionConfig,
@@ -45,6 +46,8 @@ MAX_OUTPUT_TOKENS = 2**31 - 1
 
 SPEED_RANGE = (0.25, 1.5)
 """Limits of ``speed``, as in the GA protocol."""
+OVERLAP_MAX_MS = 10_000
+"""Longest time in ``session.overlap``."""
 TEMPERATURE_RANGE = (0.0, 2.0)
 
 
@@ -97,6 +100,17 @@ class PlaybackPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     commit_policy: CommitPolicy | UnsetType = UNSET
 
 
+class OverlapPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """``session.overlap`` (duplex extension)."""
+
+    mode: OverlapMode | UnsetType = UNSET
+    noise_ms: int | UnsetType = UNSET
+    short_ms: int | UnsetType = UNSET
+    long_ms: int | UnsetType = UNSET
+    longest_backchannel_ms: int | UnsetType = UNSET
+    backchannels: tuple[str, ...] | UnsetType = UNSET
+
+
 class SessionPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The ``session`` object of ``session.update``, both dialects, and the duplex extensions at its end."""
 
@@ -127,6 +141,7 @@ class SessionPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_response_output_tokens: int | Literal["inf"] | UnsetType = UNSET
     # duplex extensions
     playback: PlaybackPatch | UnsetType = UNSET
+    overlap: OverlapPatch | UnsetType = UNSET
     options: dict[str, Any] | UnsetType = UNSET
 
 
@@ -260,6 +275,16 @@ class _Change:
             check_server_vad(value, param)
         self._fields["turn_detection"] = value
 
+    def overlap(self, patch: OverlapPatch) -> None:
+        given = {name: getattr(patch, name) for name in patch.__struct_fields__}
+        for name, value in given.items():
+            if isinstance(value, int) and not 0 <= value <= OVERLAP_MAX_MS:
+                param = f"{self._root}.overlap.{name}"
+                message = f"{param} is {value}; it must lie in 0 to {OVERLAP_MAX_MS}"
+                raise refuse(ErrorCode.INVALID_VALUE, message, param=param)
+        known = {name: value for name, value in given.items() if value is not UNSET}
+        self._fields["overlap"] = msgspec.structs.replace(self._config.overlap, **known)
+
     def tools(self, tools: list[FunctionTool] | UnsetType, choice: ToolChoice | UnsetType) -> None:
         self.gate("tools", tools, self._can.tools, "tools")
         if not isinstance(tools, UnsetType):
@@ -338,6 +363,8 @@ def apply_session_patch(config: SessionConfig, patch: SessionPatch, capabilities
         _audio_fields(change, patch.audio, capabilities)
     if not isinstance(patch.playback, UnsetType):
         change.put("commit_policy", patch.playback.commit_policy)
+    if not isinstance(patch.overlap, UnsetType):
+        change.overlap(patch.overlap)
     if not isinstance(patch.options, UnsetType):
         change.put("options", {**config.options, **patch.options})
     return change.finish()

@@ -54,6 +54,7 @@ EXTENSIONS = {
     "session.resume_token",
     "session.temperature",
     "session.playback",
+    "session.overlap",
     "session.options",
     "session.epoch",
     "session.attachment_generation",

@@ -26,17 +26,16 @@ class OverlapDecision(ServerEvent, frozen=True, kw_only=True, tag="overlap.decis
 
 
 class TurnEventKind(enum.Enum):
-    """What happened to a turn."""
+    """What happens to the assistant's turn while the user speaks over it."""
 
-    USER_STARTED = "user_started"
-    USER_STOPPED = "user_stopped"
-    ASSISTANT_STARTED = "assistant_started"
-    ASSISTANT_STOPPED = "assistant_stopped"
-    INTERRUPTED = "interrupted"
+    HELD = "held"
+    """It is not clear yet whether the user interrupts: a player pauses, and keeps what it has."""
+    RESUMED = "resumed"
+    """The user did not: the player goes on where it paused."""
 
 
 class TurnEvent(ServerEvent, frozen=True, kw_only=True, tag="turn.event"):
-    """A turn began, ended or was interrupted."""
+    """The assistant's turn is held, or goes on; an interruption is told by ``output_audio_buffer.cleared``."""
 
     kind: TurnEventKind
     epoch: int

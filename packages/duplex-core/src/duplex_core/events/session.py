@@ -12,6 +12,7 @@ from duplex_core.capabilities import Capabilities
 from duplex_core.config import (
     FunctionTool,
     Modality,
+    OverlapSettings,
     SemanticVad,
     ServerVad,
     SessionConfig,
@@ -68,6 +69,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | Literal["inf"]
     temperature: float | None
     playback: PlaybackView
+    overlap: OverlapSettings
     options: dict[str, Any]
     epoch: int
     attachment_generation: int
@@ -112,6 +114,7 @@ def session_view(
         max_output_tokens=config.max_output_tokens or "inf",
         temperature=config.temperature,
         playback=PlaybackView(commit_policy=config.commit_policy),
+        overlap=config.overlap,
         options=config.options,
         epoch=epoch,
         attachment_generation=attachment_generation,

@@ -18,7 +18,6 @@ from duplex_core.events import (
     ItemAdded,
     ItemCreated,
     ItemDone,
-    OverlapDecision,
     OverlapVerdict,
     SpeechStarted,
     SpeechStopped,
@@ -33,6 +32,7 @@ from duplex_core.machine.heard import Speech
 from duplex_core.machine.history import Entry, visible
 from duplex_core.machine.io import SpeechFrames
 from duplex_core.machine.output import OutputSide
+from duplex_core.machine.overlapping import Overlapping
 from duplex_core.machine.recognition import Recognition
 from duplex_core.machine.table import Answer, Hearing, Trigger
 from duplex_core.model import (
@@ -78,6 +78,7 @@ class InputSide:
         self._output = output
         self._buffer = InputBuffer(core.capabilities.input_rate_hz)
         self._ear = Ear(core)
+        self._overlapping = Overlapping(core, output)
         self.recognition = Recognition(core)
         self.pending_id: str | None = None
         """Id that the utterance under way will have as an item."""
@@ -138,6 +139,7 @@ class InputSide:
             found = self._ear.judge(frame, vad)
             if found is not None:
                 self._judged(vad, found)
+            self.reconsider()
             if self._deferred is not None and self._ear.has_judged(self._deferred.end_ms):
                 self.settle_commit()
 
@@ -159,21 +161,51 @@ class InputSide:
         item_id = self.pending_id = core.new_id("item")
         self._start_ms = max(at_ms - vad.prefix_padding_ms, self._buffer.start_ms, self._floor_ms)
         self._tail = False
-        core.emit(SpeechStarted(audio_start_ms=int(self._start_ms), item_id=item_id))
-        if vad.interrupt_response and output.audible:
-            core.emit(
-                OverlapDecision(
-                    decision=OverlapVerdict.INTERRUPTION,
-                    audio_ms=int(at_ms),
-                    epoch=core.fence.epoch,
-                    response_id=output.audible_id,
-                )
-            )
-            output.interrupt(StatusReason.TURN_DETECTED)
+        over = self._overlapping.concerns(vad)
+        self.recognition.hushed = over and self._overlapping.ask(at_ms)
+        if not self.recognition.hushed:
+            self._announce_speech(at_ms if over else None)
         output.sounding.rest()
         pcm = self._buffer.cut(self._start_ms, self._buffer.end_ms)
         core.tell(SpeechBegan(item_id=item_id, start_ms=self._start_ms, pcm=pcm, fence=core.fence))
         _watch_stall(core, vad)
+
+    def _announce_speech(self, interrupts_at_ms: float | None) -> None:
+        """Tell the client of the speech; with a time, that it interrupts the answer, which stops."""
+        self._core.emit(SpeechStarted(audio_start_ms=int(self._start_ms), item_id=self._require_item()))
+        if interrupts_at_ms is not None:
+            self._overlapping.tell(OverlapVerdict.INTERRUPTION, interrupts_at_ms, self._output.audible_id)
+            if self._output.audible:
+                self._output.interrupt(StatusReason.TURN_DETECTED)
+
+    def reconsider(self, *, ended: bool = False) -> None:
+        """Judge the speech over the answer with what is known now; called when more is."""
+        overlap = self._overlapping
+        if overlap.question is None:
+            return
+        paused = self._core.lanes.hearing is Hearing.PAUSED
+        transcript = self.recognition.so_far(self._require_item())
+        verdict = overlap.judge(self._ear.spoken_until_ms, transcript, paused=paused, ended=ended)
+        if overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
+            self._take_turn()
+        elif verdict is not None:
+            overlap.tell(verdict, overlap.question.onset_ms, overlap.question.response_id)
+            self._let_pass()
+
+    def _take_turn(self) -> None:
+        """The speech over the answer is a turn: tell of it, and stop the answer unless that has been done."""
+        by_others = self._overlapping.answered_by_others
+        question = self._overlapping.close(resume=False)
+        self.recognition.hushed = False
+        if question is not None:
+            self._announce_speech(None if by_others else question.onset_ms)
+
+    def _let_pass(self) -> None:
+        """The speech over the answer is no turn: the answer goes on, and what is said from here on is judged anew."""
+        judged_ms = self._ear.judged_ms
+        self._floor_ms = max(self._floor_ms, self._ear.spoken_until_ms)
+        self._drop_speech()
+        self._ear.restart(judged_ms, self._buffer.cut(judged_ms, self._buffer.end_ms))
 
     def _speech_paused(self, vad: ServerVad, at_ms: float) -> None:
         core = self._core
@@ -182,8 +214,11 @@ class InputSide:
         core.tell(SpeechPaused(item_id=self._require_item(), at_ms=at_ms, remaining_ms=remaining, fence=core.fence))
 
     def _turn_over(self, vad: ServerVad, at_ms: float) -> None:
-        """The utterance ended at ``at_ms``: it is a turn, unless the model takes its turns itself."""
+        """The utterance ended at ``at_ms``: it is a turn, unless it says nothing or the model takes its turns itself."""
         core = self._core
+        self.reconsider(ended=True)
+        if self.pending_id is None:
+            return
         item_id = self._end_speech(at_ms)
         if core.streams:
             self.recognition.forget(item_id)
@@ -218,6 +253,9 @@ class InputSide:
         if vad is None or self._core.lanes.hearing is Hearing.QUIET:
             return
         end_ms = self._buffer.end_ms
+        self.reconsider(ended=True)
+        if self.pending_id is None:
+            return
         until_ms = self._ear.spoken_until_ms if self._ear.has_judged(end_ms) else end_ms
         self._ear.restart(end_ms, b"")
         self._turn_over(vad, until_ms)
@@ -269,6 +307,7 @@ class InputSide:
         if detects:
             core.set_timer(COMMIT_TIMER, None)
         wanted = bool(deferred.command.response_create)
+        self._take_turn()
         if detects and core.lanes.hearing is not Hearing.QUIET and self._start_ms < end_ms:
             item_id, start_ms = self._end_speech(end_ms), self._start_ms
             wanted = wanted or (vad is not None and vad.create_response)
@@ -326,6 +365,8 @@ class InputSide:
 
     def _drop_speech(self) -> None:
         core = self._core
+        self._overlapping.close(resume=True)
+        self.recognition.hushed = False
         item_id, self.pending_id = self.pending_id, None
         core.lanes.move(Hearing, Trigger.DROP)
         if item_id is not None:
@@ -339,7 +380,7 @@ class InputSide:
         if was_on == (vad is not None):
             return
         if vad is None:
-            if self.pending_id is not None:
+            if self.pending_id is not None and self._overlapping.question is None:
                 end_ms = max(self._start_ms, self._ear.spoken_until_ms)
                 self._core.emit(SpeechStopped(audio_end_ms=int(end_ms), item_id=self.pending_id))
             self._drop_speech()

@@ -24,11 +24,18 @@ class Recognition:
         """Begin with nothing understood."""
         self._core = core
         self._states: dict[str, TranscriptState] = {}
+        self.hushed = False
+        """While set, nothing is told of the speech under way: the client does not know of it yet."""
 
     def final(self, item_id: str) -> str | None:
         """The whole transcript of an item, if it is known already."""
         state = self._states.get(item_id)
         return state.last if state is not None and state.final and state.error is None else None
+
+    def so_far(self, item_id: str) -> str | None:
+        """What is understood of an item or of speech under way; ``None`` when nothing has been tried yet."""
+        state = self._states.get(item_id)
+        return state.last if state is not None else None
 
     def heard(self, decision: UserTranscript, pending_id: str | None) -> None:
         """More was understood of an item, or of the speech that will be the item ``pending_id``."""
@@ -37,6 +44,9 @@ class Recognition:
         state = self._states.get(item_id, TranscriptState())
         entry = self._entry(item_id)
         if state.final or (entry is None and item_id != pending_id):
+            return
+        if self.hushed and item_id == pending_id:
+            self._states[item_id] = msgspec.structs.replace(state, last=decision.text, final=decision.final)
             return
         state, delta = follow_transcript(state, decision.text, final=decision.final)
         self._states[item_id] = state

@@ -155,6 +155,7 @@ class SessionMachine:
             if core.lanes.life is not Life.OPEN and not isinstance(command, c.SessionClose):
                 raise refuse(ErrorCode.SESSION_CLOSED, "the session is closing; nothing more is taken")
             self._dispatch(command)
+            self._input.reconsider()
         except DuplexError as refusal:
             core.take_step()
             core.emit(ErrorEvent(error=msgspec.structs.replace(refusal.info, event_id=command.event_id)))
@@ -180,6 +181,7 @@ class SessionMachine:
                 self._output.listen(event)
             case m.UserTranscript():
                 self._input.recognition.heard(event, self._input.pending_id)
+                self._input.reconsider()
             case m.TranscriptFailed():
                 self._input.recognition.failed(event, self._input.pending_id)
             case m.Failed():

@@ -289,7 +289,7 @@ EVENT_EXAMPLES: dict[str, Event] = {
     "overlap.decision": told.OverlapDecision(
         decision=told.OverlapVerdict.INTERRUPTION, audio_ms=4120, epoch=1, response_id=RESPONSE_ID
     ),
-    "turn.event": told.TurnEvent(kind=told.TurnEventKind.ASSISTANT_STARTED, epoch=0, turn_id=1),
+    "turn.event": told.TurnEvent(kind=told.TurnEventKind.HELD, epoch=0, turn_id=1),
     "playback.acknowledged": told.PlaybackAcknowledged(
         playback=_LEDGER, response_id=RESPONSE_ID, item_id=ANSWER_ITEM_ID
     ),

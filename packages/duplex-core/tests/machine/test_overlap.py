@@ -1,0 +1,260 @@
+"""Speech over an answer: the rule, and what the session makes of its verdicts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duplex_core import commands as c
+from duplex_core import model as m
+from duplex_core.config import BACKCHANNELS, OverlapMode, OverlapSettings, ServerVad, Transcription
+from duplex_core.events import (
+    InputCommitted,
+    OutputBufferCleared,
+    OverlapDecision,
+    OverlapVerdict,
+    ResponseCreated,
+    SpeechStarted,
+    SpeechStopped,
+    TranscriptionCompleted,
+    TranscriptionDelta,
+    TurnEvent,
+    TurnEventKind,
+)
+from duplex_core.machine.overlap import OverlapView, judge, only_acknowledges, words_of
+from duplex_core.patch import OverlapPatch, SessionPatch
+from tests.support.machines import Bench
+
+BACKCHANNEL, INTERRUPTION, NOISE = OverlapVerdict.BACKCHANNEL, OverlapVerdict.INTERRUPTION, OverlapVerdict.NOISE
+SETTINGS = OverlapSettings()
+VAD = ServerVad(silence_duration_ms=500, prefix_padding_ms=300)
+
+
+@pytest.mark.parametrize(
+    ("spoken_ms", "transcript", "silent", "verdict"),
+    [
+        (96, None, False, None),
+        (96, None, True, NOISE),
+        (400, "", True, NOISE),
+        (400, "", False, None),
+        (400, None, True, None),
+        (932, None, False, INTERRUPTION),
+        (400, "Yeah", False, None),
+        (400, "Yeah", True, BACKCHANNEL),
+        (900, "Uh-huh, right, I see.", True, BACKCHANNEL),
+        (2000, "yeah yeah yeah yeah yeah", False, INTERRUPTION),
+        (300, "Stop", False, None),
+        (300, "Stop", True, INTERRUPTION),
+        (600, "Stop", False, INTERRUPTION),
+        (300, "Stop it", False, INTERRUPTION),
+        (300, "Yeah but", False, INTERRUPTION),
+        (300, "Right, wait.", True, INTERRUPTION),
+    ],
+)
+def test_the_rule(spoken_ms: float, transcript: str | None, silent: bool, verdict: OverlapVerdict | None) -> None:
+    view = OverlapView(spoken_ms=spoken_ms, transcript=transcript, paused=silent, ended=False)
+    assert judge(view, SETTINGS) is verdict
+
+
+@given(
+    st.floats(0, 20_000),
+    st.one_of(st.none(), st.text(max_size=30), st.lists(st.sampled_from(BACKCHANNELS)).map(" ".join)),
+)
+def test_speech_that_has_ended_is_always_judged(spoken_ms: float, transcript: str | None) -> None:
+    view = OverlapView(spoken_ms=spoken_ms, transcript=transcript, paused=True, ended=True)
+    assert judge(view, SETTINGS) is not None
+
+
+@given(st.lists(st.sampled_from(BACKCHANNELS), min_size=1, max_size=6))
+def test_any_row_of_acknowledgements_acknowledges(phrases: list[str]) -> None:
+    assert only_acknowledges(words_of(", ".join(phrases)), BACKCHANNELS)
+    assert not only_acknowledges([*words_of(" ".join(phrases)), "stop"], BACKCHANNELS)
+    assert not only_acknowledges([], BACKCHANNELS)
+
+
+def user(bench: Bench, ms: float) -> None:
+    """The user speaks for ``ms``."""
+    bench.speech("s" * round(ms / 32))
+
+
+def quiet(bench: Bench, ms: float) -> None:
+    """The user is silent for ``ms``."""
+    bench.speech("." * round(ms / 32))
+
+
+def answering(mode: OverlapMode = OverlapMode.JUDGE, vad: ServerVad = VAD) -> Bench:
+    """A session whose answer of 20 s sounds since a moment."""
+    bench = Bench(vad=vad, overlap=OverlapSettings(mode=mode), transcription=Transcription())
+    user(bench, 600)
+    quiet(bench, 700)
+    bench.do(m.Speak(fence=bench.machine.fence, pcm=bytes(48 * 20_000), text="A long story. " * 50))
+    bench.wait(1000)
+    bench.events.clear()
+    bench.effects.clear()
+    return bench
+
+
+def verdicts(bench: Bench) -> list[OverlapVerdict]:
+    return [event.decision for event in bench.events if isinstance(event, OverlapDecision)]
+
+
+def held(bench: Bench) -> list[TurnEventKind]:
+    return [event.kind for event in bench.events if isinstance(event, TurnEvent)]
+
+
+def count(bench: Bench, kind: type) -> int:
+    return sum(isinstance(event, kind) for event in bench.events)
+
+
+def pending(bench: Bench) -> str:
+    (told,) = bench.told(m.SpeechBegan)[-1:]
+    return told.item_id
+
+
+def test_the_answer_is_held_at_the_first_speech_and_nothing_is_fenced_yet() -> None:
+    bench = answering()
+    epoch = bench.machine.fence.epoch
+    user(bench, 200)
+    assert held(bench) == [TurnEventKind.HELD]
+    assert bench.machine.fence.epoch == epoch
+    assert count(bench, SpeechStarted) == 0, "a stock client would stop playing"
+    assert bench.told(m.SpeechBegan), "but the model hears it, to know the words"
+
+
+def test_an_acknowledgement_is_talked_through() -> None:
+    bench = answering()
+    epoch = bench.machine.fence.epoch
+    user(bench, 400)
+    item_id = pending(bench)
+    bench.do(m.UserTranscript(item_id=item_id, text="Yeah"))
+    assert verdicts(bench) == []
+    quiet(bench, 128)
+    assert verdicts(bench) == [BACKCHANNEL]
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+    quiet(bench, 1000)
+    assert bench.machine.fence.epoch == epoch
+    assert not any(count(bench, kind) for kind in (SpeechStarted, SpeechStopped, InputCommitted, TranscriptionDelta))
+    assert [told.item_id for told in bench.told(m.SpeechDropped)] == [item_id]
+
+
+def test_words_interrupt_as_soon_as_they_are_known() -> None:
+    bench = answering()
+    epoch = bench.machine.fence.epoch
+    user(bench, 400)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Stop it"))
+    assert verdicts(bench) == [INTERRUPTION]
+    assert bench.machine.fence.epoch == epoch + 1
+    assert count(bench, SpeechStarted) == 1
+    assert count(bench, OutputBufferCleared) == 1
+    assert held(bench) == [TurnEventKind.HELD]
+    user(bench, 300)
+    quiet(bench, 700)
+    assert count(bench, InputCommitted) == 1
+    assert count(bench, ResponseCreated) == 1
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Stop it now", final=True))
+    (completed,) = [event for event in bench.events if isinstance(event, TranscriptionCompleted)]
+    assert completed.transcript == "Stop it now"
+
+
+def test_the_beginning_of_the_interrupting_speech_is_kept() -> None:
+    """FIELD-CASES 18: the pre-roll is that of the first speech frame, however long the judgement took."""
+    bench = answering()
+    onset_ms = bench.sent_ms
+    user(bench, 1200)
+    assert verdicts(bench) == [INTERRUPTION], "long speech without known words interrupts"
+    (started,) = [event for event in bench.events if isinstance(event, SpeechStarted)]
+    assert started.audio_start_ms == pytest.approx(onset_ms - VAD.prefix_padding_ms, abs=40)
+    quiet(bench, 700)
+    (committed,) = bench.told(m.InputCommitted)
+    assert committed.start_ms == pytest.approx(onset_ms - VAD.prefix_padding_ms, abs=40)
+
+
+def test_a_click_is_noise() -> None:
+    bench = answering()
+    user(bench, 96)
+    quiet(bench, 128)
+    assert verdicts(bench) == [NOISE]
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+    quiet(bench, 800)
+    assert count(bench, InputCommitted) == 0
+
+
+def test_after_an_acknowledgement_an_interruption_still_interrupts() -> None:
+    bench = answering()
+    user(bench, 400)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Okay"))
+    quiet(bench, 300)
+    user(bench, 1300)
+    assert verdicts(bench) == [BACKCHANNEL, INTERRUPTION]
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED, TurnEventKind.HELD]
+
+
+def test_a_client_that_stops_the_answer_meanwhile_makes_the_speech_a_turn() -> None:
+    bench = answering()
+    user(bench, 300)
+    bench.do(c.OutputAudioBufferClear())
+    assert count(bench, SpeechStarted) == 1
+    assert verdicts(bench) == []
+    quiet(bench, 700)
+    assert count(bench, InputCommitted) == 1
+
+
+def test_clearing_the_input_lets_the_answer_go_on() -> None:
+    bench = answering()
+    user(bench, 300)
+    bench.do(c.InputAudioBufferClear())
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+    assert verdicts(bench) == []
+
+
+def test_a_commit_meanwhile_makes_the_speech_a_turn() -> None:
+    bench = answering()
+    user(bench, 300)
+    bench.do(c.InputAudioBufferCommit())
+    assert count(bench, SpeechStarted) == 1
+    assert count(bench, InputCommitted) == 1
+    assert verdicts(bench) == [INTERRUPTION]
+
+
+def test_turning_detection_off_meanwhile_lets_the_answer_go_on() -> None:
+    bench = answering()
+    user(bench, 300)
+    bench.do(c.SessionUpdate(session=SessionPatch(turn_detection=None)))
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+    assert count(bench, SpeechStopped) == 0
+
+
+def test_a_microphone_that_stops_meanwhile_is_judged() -> None:
+    bench = answering()
+    user(bench, 300)
+    bench.wait(3000)
+    assert verdicts(bench) == [BACKCHANNEL]
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+
+
+def test_without_permission_nothing_is_held_and_the_turn_waits() -> None:
+    bench = answering(vad=ServerVad(interrupt_response=False))
+    user(bench, 1500)
+    assert held(bench) == []
+    assert verdicts(bench) == []
+    quiet(bench, 800)
+    assert count(bench, InputCommitted) == 1
+    assert count(bench, ResponseCreated) == 0, "the finished second turn is queued"
+    bench.do(m.EndTurn(fence=bench.machine.fence))
+    assert count(bench, ResponseCreated) == 1
+
+
+def test_immediate_mode_interrupts_at_the_first_speech() -> None:
+    bench = answering(OverlapMode.IMMEDIATE)
+    user(bench, 96)
+    assert verdicts(bench) == [INTERRUPTION]
+    assert held(bench) == []
+
+
+def test_the_settings_can_be_changed_one_by_one_and_are_checked() -> None:
+    bench = answering()
+    bench.do(c.SessionUpdate(session=SessionPatch(overlap=OverlapPatch(backchannels=("jo",), short_ms=700))))
+    assert bench.machine.config.overlap == OverlapSettings(backchannels=("jo",), short_ms=700)
+    error = bench.refused(c.SessionUpdate(session=SessionPatch(overlap=OverlapPatch(long_ms=-1)))).error
+    assert error.param == "session.overlap.long_ms"
