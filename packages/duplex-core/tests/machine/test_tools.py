@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from duplex_core import commands as c
+from duplex_core import events as e
 from duplex_core import model as m
+from duplex_core.config import FunctionTool, ServerVad
 from duplex_core.errors import ErrorCode
 from duplex_core.events import (
     FunctionArgumentsDelta,
@@ -178,3 +180,50 @@ def test_given_input_may_hold_a_call_with_its_output() -> None:
     bench.refused_with(ErrorCode.CALL_NOT_FOUND, command, "response.input[0].call_id")
     unknown = c.ResponseCreate(response=ResponseParams(input=(said("a"), ItemReference(id="item_x"))))
     bench.refused_with(ErrorCode.ITEM_NOT_FOUND, unknown, "response.input[1].id")
+
+
+CLOCK = FunctionTool(name="clock", parameters={"type": "object"})
+
+
+def called(*, create_response: bool = True) -> Bench:
+    """A session whose model has called `clock`, and whose user has begun to speak."""
+    vad = ServerVad(create_response=create_response, silence_duration_ms=500)
+    bench = Bench(vad=vad, capabilities={"tools": True}, tools=(CLOCK,))
+    bench.ask("What time is it?")
+    bench.do(m.ToolCall(fence=bench.fence, call_id="call_1", name="clock", arguments="{}", final=True))
+    bench.end()
+    bench.speech("s" * 20)
+    bench.events.clear()
+    bench.do(c.ConversationItemCreate(item=FunctionCallOutputItem(call_id="call_1", output="noon")))
+    bench.do(c.ResponseCreate())
+    return bench
+
+
+def test_a_result_that_comes_while_the_user_speaks_is_answered_with_what_the_user_says() -> None:
+    """FIELD-CASES 31."""
+    bench = called()
+    assert not bench.of(e.ResponseCreated)
+    assert not bench.of(e.ErrorEvent)
+    bench.speech("." * 20)
+    assert len(bench.of(e.ResponseCreated)) == 1
+    history = bench.told(m.Respond)[-1].history
+    assert [type(item).__name__ for item in history[-3:]] == [
+        "FunctionCallItem",
+        "FunctionCallOutputItem",
+        "MessageItem",
+    ]
+    bench.end()
+    assert len(bench.of(e.ResponseCreated)) == 1
+
+
+def test_it_is_answered_alone_when_the_users_turn_is_not() -> None:
+    bench = called(create_response=False)
+    assert not bench.of(e.ResponseCreated)
+    bench.speech("." * 20)
+    assert len(bench.of(e.ResponseCreated)) == 1
+
+
+def test_it_is_answered_at_once_when_the_speech_is_withdrawn() -> None:
+    bench = called()
+    bench.do(c.InputAudioBufferClear())
+    assert len(bench.of(e.ResponseCreated)) == 1

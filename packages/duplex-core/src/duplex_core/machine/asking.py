@@ -10,13 +10,21 @@ import msgspec
 from duplex_core.commands import BargeIn, PlaybackAck
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.events import StatusReason
-from duplex_core.items import FunctionCallItem, Item, ItemStatus
+from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, Item, ItemStatus
 from duplex_core.machine.core import Core
 from duplex_core.machine.editing import Editing
 from duplex_core.machine.history import as_heard
 from duplex_core.machine.output import OutputSide
+from duplex_core.machine.table import Hearing
 from duplex_core.model import ResponseCause
 from duplex_core.patch import ItemReference, ResponseParams, apply_response_params
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for an answer that waits until the user has spoken. ``turn`` is the last turn when it came."""
+
+    params: ResponseParams
+    turn: int
 
 
 class Asking:
@@ -27,6 +35,7 @@ class Asking:
         self._core = core
         self._output = output
         self._editing = editing
+        self._held: Held | None = None
 
     def respond(self, params: ResponseParams) -> None:
         """``response.create``.
@@ -37,6 +46,9 @@ class Asking:
         core = self._core
         self._output.require_idle()
         config = apply_response_params(core.config, params, core.capabilities)
+        if self._waits_for_the_user(params):
+            self._held = Held(params=params, turn=core.fence.turn)
+            return
         history = None if params.input is None else self._given(params.input)
         self._output.open(
             ResponseCause.CLIENT,
@@ -45,6 +57,22 @@ class Asking:
             outside=params.conversation == "none",
             metadata=params.metadata,
         )
+
+    def _waits_for_the_user(self, params: ResponseParams) -> bool:
+        """A tool's result that comes while the user speaks is answered together with what the user says."""
+        core = self._core
+        if core.lanes.hearing is Hearing.QUIET or params.input is not None or params.conversation == "none":
+            return False
+        return isinstance(core.history.newest, FunctionCallOutputItem)
+
+    def settle(self) -> None:
+        """The user may have fallen silent: answer the tool's result now, unless the user's turn has been answered since."""
+        held, core = self._held, self._core
+        if held is None or core.lanes.hearing is not Hearing.QUIET:
+            return
+        self._held = None
+        if core.fence.turn == held.turn and self._output.response is None:
+            self.respond(held.params)
 
     def _given(self, given: tuple[Item | ItemReference, ...]) -> tuple[Item, ...]:
         """The history that one response is to be made from instead of the conversation's."""

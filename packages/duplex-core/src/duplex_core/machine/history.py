@@ -70,6 +70,11 @@ class History:
         """Id of the newest item."""
         return self._entries[-1].id if self._entries else None
 
+    @property
+    def newest(self) -> Item | None:
+        """The newest item."""
+        return self._entries[-1].item if self._entries else None
+
     def find(self, item_id: str) -> Entry | None:
         """The entry with this id, if it is there."""
         return next((entry for entry in reversed(self._entries) if entry.id == item_id), None)

@@ -144,7 +144,14 @@ class SessionMachine:
             self._close(event.reason, event.error)
         elif core.lanes.life is Life.OPEN:
             self._inside(event)
+            self._settle()
         return core.take_step()
+
+    def _settle(self) -> None:
+        """What waited may be decided by what has just happened."""
+        if self._core.lanes.life is Life.OPEN:
+            self._input.reconsider()
+            self._asking.settle()
 
     def _command(self, command: c.Command) -> Step:
         core = self._core
@@ -155,7 +162,7 @@ class SessionMachine:
             if core.lanes.life is not Life.OPEN and not isinstance(command, c.SessionClose):
                 raise refuse(ErrorCode.SESSION_CLOSED, "the session is closing; nothing more is taken")
             self._dispatch(command)
-            self._input.reconsider()
+            self._settle()
         except DuplexError as refusal:
             core.take_step()
             core.emit(ErrorEvent(error=msgspec.structs.replace(refusal.info, event_id=command.event_id)))
@@ -181,7 +188,6 @@ class SessionMachine:
                 self._output.listen(event)
             case m.UserTranscript():
                 self._input.recognition.heard(event, self._input.pending_id)
-                self._input.reconsider()
             case m.TranscriptFailed():
                 self._input.recognition.failed(event, self._input.pending_id)
             case m.Failed():
