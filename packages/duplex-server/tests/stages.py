@@ -28,6 +28,7 @@ from duplex_core.model import (
 )
 from duplex_core.spec import ModelSpec
 from duplex_core.stages import Lane, StageFailed, StageOutput, StagePlan, StageRequest, StageSpec
+from duplex_core.transcribing import Recognize, Recognized
 
 MODULE = "duplex_server_test_stages"
 RATE_HZ = 16_000
@@ -94,6 +95,16 @@ class Worker:
     def close(self) -> None:
         assert threading.current_thread().name == self.thread
         self.gate.closed += 1
+
+
+class Clock:
+    """A transcriber's worker that hears how long somebody spoke."""
+
+    def run(self, payload: Recognize, emit: Callable[[Any], None], cancelled: Callable[[], bool]) -> None:
+        emit(Recognized(text=f"{len(payload.pcm) / 2 / payload.rate_hz * 1000:.0f} ms at {payload.rate_hz} Hz"))
+
+    def close(self) -> None:
+        pass
 
 
 class Session:

@@ -1,4 +1,7 @@
-"""Speech detection as the contracts know it: frames with a probability. Detectors themselves live in the server or in plugins."""
+"""Speech and turns as detectors hear them: frames with a probability of speech, pauses with a probability of a finished turn.
+
+Read by the session machine, which decides; the detectors themselves live in the server or in plugins and decide nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,24 @@ class SpeechDetector(Protocol):
         """Probability of speech for each row of ``frames`` (float32 [N, frame_samples]); updates ``states`` in place."""
 
 
+class EndOfTurnDetector(Protocol):
+    """Judges, at a pause, whether the speaker has finished. Lives on a worker thread; construction may load weights.
+
+    Attributes:
+        rate_hz: the rate at which it hears.
+        window_ms: how much of the end of an utterance it hears; it is given no more.
+    """
+
+    rate_hz: int
+    window_ms: int
+
+    def probability(self, samples: Any) -> float:
+        """Probability that the turn is finished, of ``samples`` (float32 [n], full scale 1.0).
+
+        They hold one utterance, or its end, with the first tenth of a second of the silence after it.
+        """
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TurnDetectorSpec:
     """A named voice-activity detector that a package offers. ``create`` is called off the event loop."""
@@ -40,3 +61,12 @@ class TurnDetectorSpec:
     id: str
     summary: str
     create: Callable[[], SpeechDetector]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfTurnSpec:
+    """A named end-of-turn detector that a package offers. ``create`` is called off the event loop."""
+
+    id: str
+    summary: str
+    create: Callable[[], EndOfTurnDetector]

@@ -19,11 +19,12 @@ from collections.abc import Sequence
 
 import pluggy
 
-from duplex_core.detection import TurnDetectorSpec
+from duplex_core.detection import EndOfTurnSpec, TurnDetectorSpec
 from duplex_core.observers import SessionObserverSpec
 from duplex_core.spec import ModelSpec
 from duplex_core.stages import StageRuntimeSpec
 from duplex_core.subcommands import SubcommandSpec
+from duplex_core.transcribing import TranscriberSpec
 
 PROJECT = "duplex"
 """The name under which pluggy knows this project."""
@@ -101,7 +102,7 @@ def duplex_register_turn_detectors() -> Sequence[TurnDetectorSpec]:
             from collections.abc import Sequence
             from typing import Any
 
-            from duplex_core.detection import TurnDetectorSpec
+            from duplex_core.detection import EndOfTurnSpec, TurnDetectorSpec
             from duplex_core.hookspecs import hookimpl
 
 
@@ -119,6 +120,80 @@ def duplex_register_turn_detectors() -> Sequence[TurnDetectorSpec]:
             @hookimpl
             def duplex_register_turn_detectors() -> list[TurnDetectorSpec]:
                 return [TurnDetectorSpec(id="loudness", summary="loud frames are speech", create=Loudness)]
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def duplex_register_end_of_turn_detectors() -> Sequence[EndOfTurnSpec]:
+    """Offer detectors that hear, at a pause, whether somebody has finished what they want to say.
+
+    When: once for each process that loads plugins. ``create`` of the one that the engine's settings name, if they name one, is
+    called later, when the server starts, on a worker thread, where it may load weights.
+    Where: the server's main process. ``probability`` is called on one worker thread, for one pause of one session at a time,
+    in sessions whose turn detection is ``semantic_vad``.
+    Returns: one :class:`~duplex_core.detection.EndOfTurnSpec` for each detector.
+
+    Example:
+        A detector that takes for finished what fades away::
+
+            from typing import Any
+
+            from duplex_core.detection import EndOfTurnSpec
+            from duplex_core.hookspecs import hookimpl
+
+
+            class Fading:
+                rate_hz = 16000
+                window_ms = 1000
+
+                def probability(self, samples: Any) -> float:
+                    half = len(samples) // 2
+                    before, after = (max(abs(sample) for sample in part) for part in (samples[:half], samples[half:]))
+                    return 0.9 if after < before / 2 else 0.1
+
+
+            @hookimpl
+            def duplex_register_end_of_turn_detectors() -> list[EndOfTurnSpec]:
+                return [EndOfTurnSpec(id="fading", summary="who fades away has finished", create=Fading)]
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def duplex_register_transcribers() -> Sequence[TranscriberSpec]:
+    """Offer transcription of the user's speech to models that have none of their own.
+
+    When: once for each process that loads plugins. The stage of the one that the engine's settings name, if they name one, is
+    started later, with the stages of the served model.
+    Where: the server's main process; the stage runs where its runtime puts it.
+    Returns: one :class:`~duplex_core.transcribing.TranscriberSpec` for each transcriber.
+
+    Example:
+        A transcriber on the ``thread`` runtime that hears only how long somebody spoke. The code stands in a module
+        ``stopwatch`` of the package, which also is its plugin::
+
+            from collections.abc import Callable
+            from typing import Any
+
+            from duplex_core.audio import pcm16_ms
+            from duplex_core.hookspecs import hookimpl
+            from duplex_core.stages import StageSpec
+            from duplex_core.transcribing import Recognize, Recognized, TranscriberSpec
+
+
+            class Stopwatch:
+                def run(self, payload: Recognize, emit: Callable[[Any], None], cancelled: Callable[[], bool]) -> None:
+                    emit(Recognized(text=f"{pcm16_ms(len(payload.pcm), payload.rate_hz):.0f} milliseconds"))
+
+                def close(self) -> None:
+                    pass  # holds nothing
+
+
+            @hookimpl
+            def duplex_register_transcribers() -> list[TranscriberSpec]:
+                stage = StageSpec(name="transcriber", factory="stopwatch:Stopwatch")
+                return [TranscriberSpec(id="stopwatch", summary="hears how long you spoke", stage=stage)]
     """
     raise NotImplementedError
 

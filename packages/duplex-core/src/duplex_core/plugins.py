@@ -21,20 +21,31 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 import duplex_core
 from duplex_core import hookspecs
-from duplex_core.detection import TurnDetectorSpec
+from duplex_core.detection import EndOfTurnSpec, TurnDetectorSpec
 from duplex_core.observers import SessionObserverSpec
 from duplex_core.spec import Checkpoint, ModelSpec
 from duplex_core.stages import StageRuntimeSpec
 from duplex_core.subcommands import SubcommandSpec
+from duplex_core.transcribing import TranscriberSpec
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Spec = ModelSpec | TurnDetectorSpec | SessionObserverSpec | StageRuntimeSpec | SubcommandSpec
+Spec = (
+    ModelSpec
+    | TurnDetectorSpec
+    | EndOfTurnSpec
+    | TranscriberSpec
+    | SessionObserverSpec
+    | StageRuntimeSpec
+    | SubcommandSpec
+)
 
 SPEC_TYPES: dict[str, type[Spec]] = {
     "duplex_register_models": ModelSpec,
     "duplex_register_turn_detectors": TurnDetectorSpec,
+    "duplex_register_end_of_turn_detectors": EndOfTurnSpec,
+    "duplex_register_transcribers": TranscriberSpec,
     "duplex_register_session_observers": SessionObserverSpec,
     "duplex_register_stage_runtimes": StageRuntimeSpec,
     "duplex_register_commands": SubcommandSpec,
@@ -44,6 +55,8 @@ SPEC_TYPES: dict[str, type[Spec]] = {
 _KINDS: dict[type[Spec], str] = {
     ModelSpec: "model",
     TurnDetectorSpec: "turn detector",
+    EndOfTurnSpec: "end-of-turn detector",
+    TranscriberSpec: "transcriber",
     SessionObserverSpec: "session observer",
     StageRuntimeSpec: "stage runtime",
     SubcommandSpec: "sub-command",
@@ -93,6 +106,8 @@ class PluginHost:
 
     models: Mapping[str, ModelSpec]
     detectors: Mapping[str, TurnDetectorSpec]
+    end_of_turn_detectors: Mapping[str, EndOfTurnSpec]
+    transcribers: Mapping[str, TranscriberSpec]
     observers: Mapping[str, SessionObserverSpec]
     runtimes: Mapping[str, StageRuntimeSpec]
     commands: Mapping[str, SubcommandSpec]
@@ -179,6 +194,8 @@ def load_plugins(extra: Sequence[object] = ()) -> PluginHost:
     return PluginHost(
         models=tables[ModelSpec],
         detectors=tables[TurnDetectorSpec],
+        end_of_turn_detectors=tables[EndOfTurnSpec],
+        transcribers=tables[TranscriberSpec],
         observers=tables[SessionObserverSpec],
         runtimes=tables[StageRuntimeSpec],
         commands=tables[SubcommandSpec],

@@ -23,6 +23,8 @@ from duplex_core.plugins import SPEC_TYPES, PluginHost, load_plugins
 from duplex_core.spec import Checkpoint, NoOptions, SessionContext
 from duplex_core.stages import Lane, StageOutput, StageReply, StageRequest, StageSpec
 from duplex_core.testing.examples import EVENT_EXAMPLES
+from duplex_core.testing.stages import make_worker
+from duplex_core.transcribing import Recognize, Recognized
 
 HOOKS = {
     name: hook for name, hook in vars(hookspecs).items() if inspect.isfunction(hook) and name.startswith("duplex_")
@@ -59,6 +61,21 @@ def detectors_work(host: PluginHost, _folder: Path, _log: object) -> None:
     quiet, loud = [0.0] * detector.frame_samples, [0.0, -0.5] * (detector.frame_samples // 2)
     states = [detector.new_state(), detector.new_state()]
     assert list(detector.probabilities([quiet, loud], states)) == [0.0, 1.0]
+
+
+def end_of_turn_detectors_work(host: PluginHost, _folder: Path, _log: object) -> None:
+    detector = host.end_of_turn_detectors["fading"].create()
+    assert detector.probability([0.5, -0.4, 0.1, 0.0]) == 0.9
+    assert detector.probability([0.5, -0.4, 0.4, -0.3]) == 0.1
+
+
+def transcribers_work(host: PluginHost, folder: Path, _log: object) -> None:
+    (folder / "stopwatch.py").write_text(example_of(HOOKS["duplex_register_transcribers"]))
+    worker = make_worker(host.transcribers["stopwatch"].stage)
+    heard: list[object] = []
+    worker.run(Recognize(pcm=bytes(4800), rate_hz=24000), heard.append, lambda: False)
+    worker.close()
+    assert heard == [Recognized(text="100 milliseconds")]
 
 
 def observers_work(host: PluginHost, _folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,6 +115,8 @@ def commands_work(host: PluginHost, _folder: Path, _log: object) -> None:
 WORKING: dict[str, Callable[[PluginHost, Path, pytest.LogCaptureFixture], None]] = {
     "duplex_register_models": models_work,
     "duplex_register_turn_detectors": detectors_work,
+    "duplex_register_end_of_turn_detectors": end_of_turn_detectors_work,
+    "duplex_register_transcribers": transcribers_work,
     "duplex_register_session_observers": observers_work,
     "duplex_register_stage_runtimes": runtimes_work,
     "duplex_register_commands": commands_work,
@@ -125,4 +144,5 @@ def test_a_hooks_example_works(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     WORKING[name](host_with_example(name), tmp_path, caplog)
-    sys.modules.pop("worker_of_the_example", None)
+    for module in ("worker_of_the_example", "stopwatch"):
+        sys.modules.pop(module, None)

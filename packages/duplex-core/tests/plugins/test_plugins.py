@@ -27,6 +27,7 @@ def duplex_register_models():
 def test_without_plugins_there_is_nothing_and_no_error(install: Install) -> None:
     host = load_plugins()
     assert (host.models, host.detectors, host.observers, host.runtimes, host.commands) == ({}, {}, {}, {}, {})
+    assert (host.end_of_turn_detectors, host.transcribers) == ({}, {})
     assert host.reports == ()
 
 
@@ -145,6 +146,19 @@ from duplex_core.detection import TurnDetectorSpec
 @hookimpl
 def duplex_register_turn_detectors():
     return [TurnDetectorSpec(id="good", summary="s", create=object)]
+""",
+    "end-of-turn detector": """
+from duplex_core.detection import EndOfTurnSpec
+@hookimpl
+def duplex_register_end_of_turn_detectors():
+    return [EndOfTurnSpec(id="good", summary="s", create=object)]
+""",
+    "transcriber": """
+from duplex_core.stages import StageSpec
+from duplex_core.transcribing import TranscriberSpec
+@hookimpl
+def duplex_register_transcribers():
+    return [TranscriberSpec(id="good", summary="s", stage=StageSpec(name="n", factory="f:f"))]
 """,
     "session observer": """
 from duplex_core.observers import SessionObserverSpec

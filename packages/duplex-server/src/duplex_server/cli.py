@@ -89,6 +89,9 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
         bool, typer.Option("--allow-unauthenticated", help="Listen beyond this machine without a key.")
     ] = False,
     detector: Annotated[str, typer.Option(help="Speech detector: silero, energy, or a plugin's.")] = DEFAULT_DETECTOR,
+    transcriber: Annotated[
+        str | None, typer.Option(help="Transcriber of a plugin's, for a model that does not transcribe by itself.")
+    ] = None,
     drain_seconds: Annotated[
         float, typer.Option(help="How long running sessions get to end when the server is told to stop.", min=0)
     ] = 10.0,
@@ -102,7 +105,7 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
     try:
         settings = read_settings(deploy, assignments or [], os.environ)
         served = prepare(plugins, model, lambda kind: validate(kind, settings))
-        engine = EngineSettings(max_sessions=max_sessions, detector=detector)
+        engine = EngineSettings(max_sessions=max_sessions, detector=detector, transcriber=transcriber)
         listener = listen(host, port)
     except (PluginError, DeployError, ModelUnavailable, ListenError) as exc:
         _stop(str(exc))

@@ -1,7 +1,9 @@
-"""What travels between the cascade's session and its recogniser and its voice. Frozen values; nobody else looks inside.
+"""What travels between the cascade's session and its stages. Frozen values; nobody else looks inside.
 
-The language stage is asked a :class:`~model_cascade.parts.language_model.ChatRequest` and answers with its deltas; a
-:class:`Prepare` goes before, and has no answer.
+The recogniser's stage is asked a :class:`~duplex_core.transcribing.Recognize` and answers with a
+:class:`~duplex_core.transcribing.Recognized`, as every transcriber does, so it serves other models too. The language stage is
+asked a :class:`~model_cascade.parts.language_model.ChatRequest` and answers with its deltas; a :class:`Prepare` goes before, and
+has no answer.
 """
 
 from __future__ import annotations
@@ -10,17 +12,10 @@ import msgspec
 
 from model_cascade.parts.language_model import Message
 
-
-class Recognize(msgspec.Struct, frozen=True, kw_only=True):
-    """For the recogniser: 16-bit mono PCM at 16 kHz."""
-
-    pcm: bytes
-
-
-class Recognized(msgspec.Struct, frozen=True, kw_only=True):
-    """From the recogniser: the words, empty when there were none."""
-
-    text: str
+RECOGNIZER = "recognizer"
+"""The recogniser's stage in the cascade's plan."""
+INPUT_RATE_HZ = 16000
+"""What the cascade hears."""
 
 
 class Utter(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,9 @@ from duplex_core.config import ServerVad, SessionConfig, Transcription
 from duplex_core.hookspecs import hookimpl
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
 from duplex_core.stages import StagePlan, StageSpec
+from duplex_core.transcribing import TranscriberSpec
 from model_cascade.answer import LANGUAGE, VOICE
-from model_cascade.listening import RATE_HZ, RECOGNIZER
+from model_cascade.payloads import INPUT_RATE_HZ, RECOGNIZER
 from model_cascade.session import CascadeSession
 from model_cascade.settings import CascadeSettings
 
@@ -32,7 +33,7 @@ def claims(checkpoint: Checkpoint) -> bool:
 def capabilities(deploy: pydantic.BaseModel) -> Capabilities:
     """What a conversation with the cascade can do."""
     return Capabilities(
-        input_rate_hz=RATE_HZ,
+        input_rate_hz=INPUT_RATE_HZ,
         output_rate_hz=OUTPUT_RATE_HZ,
         tools=True,
         input_transcription=True,
@@ -54,17 +55,22 @@ def session_config(deploy: pydantic.BaseModel) -> SessionConfig:
     )
 
 
+def recognizer_stage(name: str, recognizer: str, concurrency: int = 1) -> StageSpec:
+    """The recogniser, on threads of the server's own process."""
+    return StageSpec(
+        name=name,
+        factory="model_cascade.stages.recognizer:RecognizerWorker",
+        options={"recognizer": recognizer},
+        concurrency=concurrency,
+    )
+
+
 def stage_plan(checkpoint: Checkpoint, deploy: pydantic.BaseModel) -> StagePlan:
     """Three stages, each on threads of the server's own process."""
     settings = _settings(deploy)
     return StagePlan(
         stages=(
-            StageSpec(
-                name=RECOGNIZER,
-                factory="model_cascade.stages.recognizer:RecognizerWorker",
-                options={"recognizer": settings.recognizer},
-                concurrency=settings.sessions_at_once,
-            ),
+            recognizer_stage(RECOGNIZER, settings.recognizer, settings.sessions_at_once),
             StageSpec(
                 name=LANGUAGE,
                 factory="model_cascade.stages.language:LanguageWorker",
@@ -102,5 +108,17 @@ def duplex_register_models() -> list[ModelSpec]:
             deploy_model=CascadeSettings,
             embedded=True,
             max_sessions=4,
+        )
+    ]
+
+
+@hookimpl
+def duplex_register_transcribers() -> list[TranscriberSpec]:
+    """Offer the cascade's recogniser to models that have none; see :func:`duplex_core.hookspecs.duplex_register_transcribers`."""
+    return [
+        TranscriberSpec(
+            id="moonshine",
+            summary="Moonshine tiny, English, on one CPU thread; weights included",
+            stage=recognizer_stage("transcriber", "moonshine"),
         )
     ]

@@ -16,9 +16,9 @@ from duplex_core.config import Modality, SessionConfig
 from duplex_core.fence import Fence
 from duplex_core.items import InputAudio, Item, ItemStatus, MessageItem, OutputAudio, OutputText, Role
 from duplex_core.spec import SessionContext
+from duplex_core.transcribing import Listening
 from model_cascade.answer import LANGUAGE, Answer
-from model_cascade.listening import RECOGNIZER, Listening
-from model_cascade.payloads import Prepare, Recognized
+from model_cascade.payloads import INPUT_RATE_HZ, RECOGNIZER, Prepare
 from model_cascade.prompt import build, missing_transcripts
 from model_cascade.settings import CascadeSettings
 from model_cascade.silence import says_nothing
@@ -40,7 +40,7 @@ class CascadeSession:
         self._language = settings.language_model
         self._speculate = settings.speculate and not context.chat
         self._serial = 0
-        self._listening = Listening(self._new_id)
+        self._listening = Listening(stage=RECOGNIZER, rate_hz=INPUT_RATE_HZ, new_id=self._new_id)
         self._answer: Answer | None = None
         self._open: m.Respond | None = None
         self._history: tuple[Item, ...] = ()
@@ -121,17 +121,11 @@ class CascadeSession:
             return outputs
         return [*outputs, m.UserTranscript(item_id=event.item_id, text=known, final=True)]
 
-    def _recognition(self, output: m.StageOutput) -> Sequence[m.ModelOutput]:
-        """The recogniser's output; one that ends without words has found none."""
-        if isinstance(output.payload, Recognized):
-            return self._recognized(output.request_id, output.payload.text)
-        return self._recognized(output.request_id, "") if output.final else ()
-
-    def _recognized(self, request_id: str, text: str) -> Sequence[m.ModelOutput]:
-        found = self._listening.result(request_id, text)
+    def _recognized(self, output: m.StageOutput) -> Sequence[m.ModelOutput]:
+        found = self._listening.take(output)
         if found is None:
             return ()
-        item_id, final = found
+        item_id, text, final = found
         told = m.UserTranscript(item_id=item_id, text=text, final=final)
         if final:
             return [told, *self._answer_if_ready()]
@@ -217,7 +211,7 @@ class CascadeSession:
 
     def _stage_output(self, output: m.StageOutput) -> Sequence[m.ModelOutput]:
         if output.stage == RECOGNIZER:
-            return self._recognition(output)
+            return self._recognized(output)
         answer = self._answer
         if answer is None or (output.stage, output.request_id) not in answer.requests:
             return ()

@@ -26,8 +26,9 @@ from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.invariants import check
 from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.stages import StageHost
+from duplex_core.transcribing import Recognized
 from model_cascade.parts.language_model import ChatRequest, Finished, FinishReason, TextDelta, ToolCallDelta, Usage
-from model_cascade.payloads import Prepare, Recognized, Uttered
+from model_cascade.payloads import Prepare, Uttered
 from model_cascade.plugin import OUTPUT_RATE_HZ, duplex_register_models
 
 RATE_HZ = 16000

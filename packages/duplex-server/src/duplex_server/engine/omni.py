@@ -24,16 +24,20 @@ from duplex_server.engine.chat import AsyncOmni, resolve
 from duplex_server.engine.manager import SessionManager
 from duplex_server.engine.orchestrator import Orchestrator
 from duplex_server.engine.runner import SessionRunner
-from duplex_server.engine.served import ModelUnavailable, ServedModel
+from duplex_server.engine.served import ModelUnavailable, ServedModel, with_transcriber
 
 DEFAULT_DETECTOR = "silero"
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the duplex half runs. ``max_sessions`` of ``None`` is the model package's own default."""
+    """How the duplex half runs. ``max_sessions`` of ``None`` is the model package's own default.
+
+    ``transcriber`` names one for a model that does not transcribe by itself.
+    """
 
     max_sessions: int | None = None
     detector: str = DEFAULT_DETECTOR
+    transcriber: str | None = None
 
 
 class DuplexSessionHandle:
@@ -105,9 +109,15 @@ class DuplexOmni(AsyncOmni):
     """A served model for conversations, and for chat requests beside them."""
 
     def __init__(self, served: ServedModel, plugins: PluginHost, settings: EngineSettings | None = None) -> None:
-        """Prepare the engine; nothing is loaded before :meth:`start` enters it."""
-        super().__init__(served, plugins)
+        """Prepare the engine; nothing is loaded before :meth:`start` enters it.
+
+        Raises:
+            ModelUnavailable: the model cannot have the transcriber that the settings name.
+        """
         self._settings = settings or EngineSettings()
+        if self._settings.transcriber is not None:
+            served = with_transcriber(served, plugins, self._settings.transcriber)
+        super().__init__(served, plugins)
         self._orchestrator: Orchestrator | None = None
 
     @classmethod

@@ -22,6 +22,7 @@ from duplex_core.model import ModelSession
 from duplex_core.plugins import PluginHost
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
 from duplex_core.stages import StagePlan
+from duplex_core.transcribing import TranscribedSession, TranscriberSpec
 
 
 class ModelUnavailable(RuntimeError):
@@ -32,7 +33,8 @@ class ModelUnavailable(RuntimeError):
 class ServedModel:
     """A model with its settings, checked and not yet loaded.
 
-    ``name`` is what clients call it: what the user named on the command line, else the package's id.
+    ``name`` is what clients call it: what the user named on the command line, else the package's id. ``transcriber`` hears
+    the user's words where the model does not; its stage is part of the plan.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ServedModel:
     capabilities: Capabilities
     config: SessionConfig
     plan: StagePlan
+    transcriber: TranscriberSpec | None = None
 
     def answers_to(self, name: str) -> bool:
         """Whether a client that asks for ``name`` means this model."""
@@ -49,11 +52,15 @@ class ServedModel:
 
     def create_session(self, session_id: str, *, chat: bool = False) -> ModelSession:
         """The model's side of one session or chat request."""
-        return self.spec.create_session(
+        session = self.spec.create_session(
             SessionContext(
                 session_id=session_id, config=self.config, deploy=self.deploy, checkpoint=self.checkpoint, chat=chat
             )
         )
+        if self.transcriber is None or chat:
+            return session
+        stage = self.transcriber.stage.name
+        return TranscribedSession(session, stage=stage, rate_hz=self.capabilities.input_rate_hz)
 
     @property
     def check_options(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -94,6 +101,31 @@ def prepare(
         capabilities=capabilities,
         config=msgspec.structs.replace(config, model=name),
         plan=plan,
+    )
+
+
+def with_transcriber(served: ServedModel, plugins: PluginHost, wanted: str) -> ServedModel:
+    """The same model with a transcriber for its sessions.
+
+    Raises:
+        ModelUnavailable: there is no such transcriber, or the model transcribes by itself.
+    """
+    transcriber = plugins.transcribers.get(wanted)
+    if transcriber is None:
+        known = ", ".join(sorted(plugins.transcribers)) or "none"
+        raise ModelUnavailable(f"there is no transcriber {wanted!r}; installed are: {known}")
+    if served.capabilities.input_transcription:
+        raise ModelUnavailable(f"model {served.name} transcribes by itself; leave the transcriber {wanted} out")
+    if transcriber.stage.name in {stage.name for stage in served.plan.stages}:
+        raise ModelUnavailable(
+            f"the transcriber {wanted} and the model {served.name} both have a stage {transcriber.stage.name!r}; "
+            "choose another transcriber"
+        )
+    return dataclasses.replace(
+        served,
+        capabilities=msgspec.structs.replace(served.capabilities, input_transcription=True),
+        plan=StagePlan(stages=(*served.plan.stages, transcriber.stage)),
+        transcriber=transcriber,
     )
 
 

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import soxr
 
+from duplex_core.transcribing import Recognize, Recognized
 from model_cascade.parts.errors import Cancel, CancelledError
-from model_cascade.payloads import Recognize, Recognized
 from model_cascade.stages.factories import resolve
+
+RATE_HZ = 16000
+"""What recognisers hear."""
 
 
 class Hears(Protocol):
@@ -39,6 +43,8 @@ class RecognizerWorker:
         """Recognise one piece of audio."""
         assert isinstance(payload, Recognize)
         samples = np.frombuffer(payload.pcm, "<i2").astype(np.float32) / 32768.0
+        if payload.rate_hz != RATE_HZ:
+            samples = soxr.resample(samples, payload.rate_hz, RATE_HZ, quality="HQ")
         try:
             emit(Recognized(text=self._hears.transcribe(samples, cancelled)))
         except CancelledError:

@@ -1,8 +1,21 @@
-"""The settings of an echo session. Validated by the engine, before the session sees them."""
+"""The settings of echo: of all of it, and of one session. Validated by the engine, before a session sees them."""
 
 from __future__ import annotations
 
 import pydantic
+
+
+class EchoSettings(pydantic.BaseModel):
+    """The deploy settings.
+
+    Attributes:
+        transcribes: whether echo says of the user's speech how long it was, in the place of a transcript. Without it echo
+            transcribes nothing, and a transcriber may.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    transcribes: bool = True
 
 
 class EchoOptions(pydantic.BaseModel):

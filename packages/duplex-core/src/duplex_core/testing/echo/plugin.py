@@ -10,15 +10,26 @@ from duplex_core.hookspecs import hookimpl
 from duplex_core.model import ModelSession
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
 from duplex_core.stages import StagePlan, StageSpec
-from duplex_core.testing.echo.options import EchoOptions
+from duplex_core.testing.echo.options import EchoOptions, EchoSettings
 from duplex_core.testing.echo.reply import RATE_HZ
 from duplex_core.testing.echo.session import EchoSession
 from duplex_core.testing.echo.stage import STAGE
 
 
 def capabilities(deploy: pydantic.BaseModel) -> Capabilities:
-    """What echo can do, however it is deployed."""
-    return Capabilities(input_rate_hz=RATE_HZ, output_rate_hz=RATE_HZ, tools=True, input_transcription=True, chat=True)
+    """What echo can do."""
+    return Capabilities(
+        input_rate_hz=RATE_HZ,
+        output_rate_hz=RATE_HZ,
+        tools=True,
+        input_transcription=_settings(deploy).transcribes,
+        chat=True,
+    )
+
+
+def _settings(deploy: pydantic.BaseModel) -> EchoSettings:
+    assert isinstance(deploy, EchoSettings)
+    return deploy
 
 
 def session_config(deploy: pydantic.BaseModel) -> SessionConfig:
@@ -33,7 +44,7 @@ def stage_plan(checkpoint: Checkpoint, deploy: pydantic.BaseModel) -> StagePlan:
 
 def create_session(context: SessionContext) -> ModelSession:
     """A conversation, or one chat request: the same to echo."""
-    return EchoSession(context)
+    return EchoSession(context, transcribes=_settings(context.deploy).transcribes)
 
 
 ECHO = ModelSpec(
@@ -45,6 +56,7 @@ ECHO = ModelSpec(
     session_config=session_config,
     stage_plan=stage_plan,
     create_session=create_session,
+    deploy_model=EchoSettings,
     options_model=EchoOptions,
     max_sessions=1000,
 )

@@ -58,8 +58,9 @@ class Turn:
 class EchoSession:
     """See the module's docstring."""
 
-    def __init__(self, context: SessionContext) -> None:
+    def __init__(self, context: SessionContext, *, transcribes: bool = True) -> None:
         """Begin a conversation in which nothing was said."""
+        self._transcribes = transcribes
         self._options = EchoOptions.model_validate(context.config.options)
         self._turn: Turn | None = None
         self._requests = 0
@@ -69,7 +70,7 @@ class EchoSession:
         match event:
             case Configured():
                 self._options = EchoOptions.model_validate(event.config.options)
-            case InputCommitted():
+            case InputCommitted() if self._transcribes:
                 said = f"{pcm16_ms(len(event.pcm), RATE_HZ):.0f} milliseconds"
                 return (UserTranscript(item_id=event.item_id, text=said, final=True),)
             case Respond():
