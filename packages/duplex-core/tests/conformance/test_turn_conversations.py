@@ -12,7 +12,7 @@ import msgspec
 
 from duplex_core.capabilities import Capabilities
 from duplex_core.commands import InputAudioBufferCommit, ResponseCancel, ResponseCreate
-from duplex_core.config import ServerVad, SessionConfig, Transcription
+from duplex_core.config import OverlapMode, OverlapSettings, ServerVad, SessionConfig, Transcription
 from duplex_core.events import (
     OutputAudioDelta,
     OutputTranscriptDelta,
@@ -203,7 +203,10 @@ def talk(session: type[Cascade | ThinkerAndTalker], *, ms_per_piece: float = 100
         claims_text="nothing",
         capabilities=lambda deploy: Capabilities(input_rate_hz=RATE, output_rate_hz=RATE, input_transcription=True),
         session_config=lambda deploy: SessionConfig(
-            model="turns", turn_detection=ServerVad(), transcription=Transcription()
+            model="turns",
+            turn_detection=ServerVad(),
+            transcription=Transcription(),
+            overlap=OverlapSettings(mode=OverlapMode.IMMEDIATE),
         ),
         stage_plan=lambda checkpoint, deploy: StagePlan(stages=stages),
         create_session=create,

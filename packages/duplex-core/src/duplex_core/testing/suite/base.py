@@ -18,7 +18,7 @@ from duplex_core.commands import (
     ResponseCreate,
     SessionUpdate,
 )
-from duplex_core.config import SessionConfig, TurnDetection
+from duplex_core.config import OverlapMode, OverlapSettings, SessionConfig, TurnDetection
 from duplex_core.events import Event, ResponseCreated, ResponseDone, ResponseStatus
 from duplex_core.items import InputText, MessageItem, Role
 from duplex_core.patch import ResponseParams, SessionPatch
@@ -113,11 +113,13 @@ class Subject:
     def open(
         self, host: StageHost, *, session_id: str = "sess_1", detection: TurnDetection | None = None
     ) -> ConversationDriver:
-        """Open a session in which, unless told otherwise, the client commits."""
+        """Open a session in which, unless told otherwise, the client commits; speech over an answer interrupts at once."""
         return ConversationDriver(
             self.spec,
             deploy=self.deploy(),
-            config=msgspec.structs.replace(self.config(), turn_detection=detection),
+            config=msgspec.structs.replace(
+                self.config(), turn_detection=detection, overlap=OverlapSettings(mode=OverlapMode.IMMEDIATE)
+            ),
             checkpoint=self.checkpoint(),
             host=host,
             session_id=session_id,
