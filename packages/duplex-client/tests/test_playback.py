@@ -124,3 +124,42 @@ def test_nothing_dropped_sounds_after_the_drop_and_nothing_heard_is_lost(
         else:
             assert later == pytest.approx(clock.generated_ms(name), abs=1e-6)
     assert clock.idle_at_ms <= now + sum(ms for _, ms, _ in parts) + 1e-6
+
+
+def test_what_is_held_goes_on_where_it_stopped() -> None:
+    clock = PlaybackClock()
+    clock.add("a", tone(1000), RATE_HZ, 0.0)
+    clock.hold(300.0)
+    assert clock.holding
+    assert clock.playing(500.0) is None
+    assert clock.played_ms("a", 500.0) == 300.0
+    assert clock.ends_at_ms("a") == float("inf")
+    clock.add("a", tone(200), RATE_HZ, 400.0)
+    clock.resume(900.0)
+    assert clock.playing(1000.0) == "a"
+    assert clock.ends_at_ms("a") == 900.0 + 700.0 + 200.0
+    assert b"".join(span.pcm for span in clock.spans("a", 5000.0)) == tone(1000) + tone(200)
+    offsets = [(span.offset_ms, span.duration_ms) for span in clock.spans("a", 5000.0)]
+    assert offsets == [(0.0, 300.0), (300.0, 700.0), (1000.0, 200.0)]
+
+
+def test_what_is_dropped_while_it_is_held_never_sounds() -> None:
+    clock = PlaybackClock()
+    clock.add("a", tone(1000), RATE_HZ, 0.0)
+    clock.add("b", tone(100), RATE_HZ, 0.0)
+    clock.hold(300.0)
+    assert clock.drop(400.0, "a") == ("a",)
+    clock.resume(500.0)
+    assert clock.played_ms("a", 5000.0) == 300.0
+    assert clock.playing(550.0) == "b"
+    assert not clock.add("a", tone(10), RATE_HZ, 600.0)
+
+
+def test_holding_twice_and_going_on_without_a_hold_change_nothing() -> None:
+    clock = PlaybackClock()
+    clock.add("a", tone(1000), RATE_HZ, 0.0)
+    clock.resume(100.0)
+    clock.hold(200.0)
+    clock.hold(400.0)
+    clock.resume(500.0)
+    assert clock.ends_at_ms("a") == 1300.0

@@ -52,6 +52,7 @@ class PlaybackClock:
         self._spans: list[Span] = []
         self._generated: dict[str, float] = {}
         self._dropped: set[str] = set()
+        self._held: list[Span] | None = None
 
     def add(self, response_id: str, pcm: bytes, rate_hz: int, now_ms: float) -> bool:
         """Queue more of an answer; ``False`` when it was dropped before."""
@@ -60,7 +61,7 @@ class PlaybackClock:
         offset_ms = self._generated.get(response_id, 0.0)
         starts_at_ms = max(now_ms, self.idle_at_ms)
         span = Span(response_id=response_id, starts_at_ms=starts_at_ms, offset_ms=offset_ms, pcm=pcm, rate_hz=rate_hz)
-        self._spans.append(span)
+        (self._spans if self._held is None else self._held).append(span)
         self._generated[response_id] = offset_ms + span.duration_ms
         return True
 
@@ -68,6 +69,36 @@ class PlaybackClock:
     def idle_at_ms(self) -> float:
         """When all that is queued has sounded; in the past when it has."""
         return self._spans[-1].ends_at_ms if self._spans else float("-inf")
+
+    @property
+    def holding(self) -> bool:
+        """Whether it is silent between :meth:`hold` and :meth:`resume`."""
+        return self._held is not None
+
+    def hold(self, now_ms: float) -> None:
+        """Fall silent at ``now_ms`` and keep what has not sounded, and what is added, for :meth:`resume`."""
+        if self._held is not None:
+            return
+        played: list[Span] = []
+        self._held = []
+        for span in self._spans:
+            heard = span.until(now_ms) if span.starts_at_ms < now_ms else None
+            if heard is not None:
+                played.append(heard)
+            rest = span.pcm[len(heard.pcm) if heard is not None else 0 :]
+            if rest:
+                offset_ms = span.offset_ms + (heard.duration_ms if heard is not None else 0.0)
+                self._held.append(msgspec.structs.replace(span, pcm=rest, offset_ms=offset_ms))
+        self._spans = played
+
+    def resume(self, now_ms: float) -> None:
+        """Go on at ``now_ms`` with what was kept."""
+        held, self._held = self._held or [], None
+        cursor_ms = max(now_ms, self.idle_at_ms)
+        for span in held:
+            moved = msgspec.structs.replace(span, starts_at_ms=cursor_ms)
+            self._spans.append(moved)
+            cursor_ms = moved.ends_at_ms
 
     def drop(self, now_ms: float, response_id: str | None = None) -> tuple[str, ...]:
         """Fall silent at ``now_ms``: for one answer (what is queued behind it moves up), or for all.
@@ -94,6 +125,10 @@ class PlaybackClock:
                 kept.append(moved)
                 cursor_ms = moved.ends_at_ms
         self._spans = kept
+        if self._held is not None:
+            lost = [span for span in self._held if response_id in (None, span.response_id)]
+            cut.update(dict.fromkeys(span.response_id for span in lost))
+            self._held = [span for span in self._held if span not in lost]
         self._dropped.update(cut)
         if response_id is not None:
             self._dropped.add(response_id)
@@ -114,7 +149,12 @@ class PlaybackClock:
         return self._generated.get(response_id, 0.0)
 
     def ends_at_ms(self, response_id: str) -> float | None:
-        """When the last of an answer that is queued will have sounded; ``None`` when nothing of it ever will."""
+        """When the last of an answer that is queued will have sounded; ``None`` when nothing of it ever will.
+
+        Infinity while some of it is held.
+        """
+        if any(span.response_id == response_id for span in self._held or ()):
+            return float("inf")
         return max((span.ends_at_ms for span in self._of(response_id)), default=None)
 
     def sounds_at_ms(self, response_id: str, played_ms: float) -> float | None:
@@ -134,6 +174,8 @@ class PlaybackClock:
     def forget(self, response_id: str) -> None:
         """Give an answer's memory back; more of it is refused from now on."""
         self._spans = [span for span in self._spans if span.response_id != response_id]
+        if self._held is not None:
+            self._held = [span for span in self._held if span.response_id != response_id]
         self._generated.pop(response_id, None)
         self._dropped.add(response_id)
 

@@ -1,8 +1,9 @@
 """Plays a conversation's answers in real time, tells the server what was heard, and falls silent when it must.
 
-:class:`Player` watches a client's events, queues audio on a :class:`~duplex_client.playback.PlaybackClock`, drops what an
-interruption makes stale the moment it is told, acknowledges playback, and hands each answer to its sinks once it has been
-heard or cut. It touches no sound card: a microphone front end renders the same clock into one.
+:class:`Player` watches a client's events, queues audio on a :class:`~duplex_client.playback.PlaybackClock`, pauses while it is
+not clear whether speech over an answer interrupts it, drops what an interruption makes stale the moment it is told,
+acknowledges playback, and hands each answer to its sinks once it has been heard or cut. It touches no sound card: a
+microphone front end renders the same clock into one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from duplex_core.events import (
     OverlapVerdict,
     ResponseDone,
     ResponseStatus,
+    TurnEvent,
+    TurnEventKind,
 )
 
 ACK_EVERY_MS = 200.0
@@ -173,8 +176,11 @@ class Player:
     def _on_event(self, event: Event, at_ms: float) -> None:
         if isinstance(event, OutputAudioDelta):
             self._queue(event, at_ms)
+        elif isinstance(event, TurnEvent):
+            self._hold(event.kind, at_ms)
         if (stale := silences(event)) is not None:
             self._silence(stale, at_ms)
+            self.playback.resume(at_ms)
         if isinstance(event, ResponseDone) and (track := self._tracks.get(event.response.id)) is not None:
             track.complete = True
         self._news.set()
@@ -189,6 +195,13 @@ class Player:
             )
         if self.playback.add(event.response_id, event.delta, event.sample_rate_hz, at_ms):
             self._tracks.setdefault(event.response_id, _Track(item_id=event.item_id))
+
+    def _hold(self, kind: TurnEventKind, at_ms: float) -> None:
+        """The user speaks over an answer: be silent until the server knows whether that interrupts."""
+        if kind is TurnEventKind.HELD:
+            self.playback.hold(at_ms)
+        else:
+            self.playback.resume(at_ms)
 
     def _silence(self, response_id: str, at_ms: float) -> None:
         """Drop an answer's rest; one that had sounded to its end is not cut by that."""
@@ -250,7 +263,7 @@ class Player:
     def _next_due_ms(self, now_ms: float) -> float | None:
         """When there is something to tell, if nothing happens before: an acknowledgement, an answer's end."""
         ends = [self.playback.ends_at_ms(response_id) for response_id in self._tracks]
-        due = [end for end in ends if end is not None and end > now_ms]
+        due = [end for end in ends if end is not None and now_ms < end < float("inf")]
         if self._ack_every_ms is not None and self.playback.playing(now_ms) is not None:
             due.append(now_ms + self._ack_every_ms)
         return min(due, default=None)
