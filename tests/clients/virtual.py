@@ -70,11 +70,12 @@ class ScriptedEngine:
 
     session_id = SESSION_ID
 
-    def __init__(self) -> None:
+    def __init__(self, *, greet: bool = True) -> None:
         self.submitted: list[Command] = []
         self.closed = False
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
-        self.tell(created())
+        if greet:
+            self.tell(created())
 
     def tell(self, *events: Event) -> None:
         for event in events:
