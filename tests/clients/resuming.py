@@ -179,13 +179,13 @@ class Line:
         self._session.detach(self._attachment)
 
     async def send(self, command: Command) -> None:
-        await asyncio.sleep(0)
         if self._commands == 0:
             self.cut()
         if self._broken.is_set() or self._session.attachment is not self._attachment:
             raise ConnectionClosed("the line is broken")
         if self._commands is not None:
             self._commands -= 1
+        await asyncio.sleep(0)
         self._session.take(command)
 
     async def receive(self) -> Event:

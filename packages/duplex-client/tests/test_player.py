@@ -16,9 +16,12 @@ from duplex_core.events import (
     OverlapDecision,
     OverlapVerdict,
     ResponseStatus,
+    SessionResyncRequired,
     SpeechStarted,
+    TurnEvent,
+    TurnEventKind,
 )
-from tests.clients.scripted import audio, begin, done, tone
+from tests.clients.scripted import SESSION_ID, audio, begin, done, tone
 from tests.clients.virtual import ScriptedEngine, VirtualClock, settle
 
 
@@ -230,6 +233,43 @@ async def test_waiting_for_sound_ends_with_the_connection() -> None:
         s.engine.vanish()
         await settle()
         assert not await waiting
+
+
+LOST = SessionResyncRequired(session_id=SESSION_ID, last_server_event_seq=0, first_available_seq=9)
+
+
+@pytest.mark.parametrize("ms", [300.0, 5000.0])
+async def test_an_answer_whose_end_may_be_lost_is_waited_for_a_while_and_no_longer(ms: float) -> None:
+    async with stage() as s:
+        await s.tell(*begin(), audio(tone(ms)), LOST)
+        waiting = asyncio.ensure_future(s.player.idle())
+        await s.clock.advance(max(2000.0, ms) - 1.0)
+        assert not waiting.done()
+        await s.clock.advance(1.0)
+        assert waiting.done()
+        (heard,) = s.ears.answers
+        assert (heard.played_ms, heard.cut_at_ms) == (ms, None)
+        assert not await s.player.reached("resp_1", ms + 1.0)
+
+
+async def test_an_answer_that_goes_on_after_a_loss_is_played_to_its_end() -> None:
+    async with stage() as s:
+        await s.tell(*begin(), audio(tone(100)), LOST)
+        await s.clock.advance(1999.0)
+        await s.tell(audio(tone(100)))
+        await s.clock.advance(60_000.0)
+        assert s.ears.answers == []
+        await s.tell(done())
+        assert s.ears.answers[0].played_ms == 200.0
+
+
+async def test_a_pause_whose_end_may_be_lost_is_over() -> None:
+    async with stage() as s:
+        await s.tell(*begin(), audio(tone(300)), TurnEvent(kind=TurnEventKind.HELD, epoch=0, turn_id=1))
+        await s.clock.advance(1000.0)
+        assert s.player.playing() is None
+        await s.tell(LOST)
+        assert s.player.playing() == "resp_1"
 
 
 async def test_text_answers_are_none_of_its_business() -> None:

@@ -16,10 +16,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from duplex_client.audio import write_wav
+from duplex_client.changes import ConnectionChange, Resumed, ResyncRequired
 from duplex_client.cli import app
 from duplex_client.devices import Cursor
 from duplex_client.errors import ConnectionClosed
+from duplex_client.latency import InputLine, Latencies
 from duplex_client.talk import NoAnswer, TalkOptions, TalkState, talk
+from duplex_client.view import ConversationView
 from duplex_core.commands import InputAudioBufferAppend, SessionUpdate
 from duplex_core.config import SessionConfig, Transcription
 from duplex_core.errors import ErrorCode
@@ -93,6 +96,41 @@ async def test_a_file_is_said_and_its_answer_written_and_shown(wav: Path, tmp_pa
     assert re.search(r"latency    first audio \d+\.\d\d s after the end of your speech", text)
     if not terminal:
         assert "heard      … what is …" in text
+
+
+async def test_a_lost_connection_is_shown_and_what_was_said_around_it_is_answered(wav: Path, tmp_path: Path) -> None:
+    async def breaks(peer: Peer) -> None:
+        await configure(peer)
+        await peer.until(InputAudioBufferAppend)
+        await peer.drop()
+
+    async def resumes(peer: Peer) -> None:
+        await peer.give("t1", new_token="t2")
+        await peer.until(InputAudioBufferAppend)
+        await peer.send(STARTED, STOPPED, COMMITTED, *begin(), words("It is"), audio(tone(60, 7)), done())
+        await peer.hang_up()
+
+    shown = io.StringIO()
+    async with scripted(breaks, resumes, token="t1") as server:
+        await talk(TalkOptions(url=server.url, wav=wav, out=tmp_path / "answer.wav"), Console(file=shown, width=100))
+    assert re.search(r"line       lost, connecting again \(.*\)\n.*line       back after \d+\.\d\d s", shown.getvalue())
+    assert soundfile.read(tmp_path / "answer.wav", dtype="int16")[0].tobytes() == tone(60, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            Resumed(at_ms=0.0, outage_ms=1500.0, attempts=2, replayed_events=3, dropped_audio_ms=640.0),
+            "back after 1.50 s; 0.64 s of your sound were not sent",
+        ),
+        (ResyncRequired(at_ms=0.0, first_lost_seq=4, last_lost_seq=8), "5 events of the conversation are lost"),
+    ],
+)
+def test_what_an_outage_cost_is_shown(change: ConnectionChange, line: str) -> None:
+    shown = io.StringIO()
+    ConversationView(Console(file=shown, width=100), Latencies(InputLine()), 0.0).show_change(change)
+    assert line in shown.getvalue()
 
 
 async def test_the_command_itself_ends_with_zero(wav: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from duplex_client.base import BaseDuplexClient
+from duplex_client.changes import ConnectionChange, ResyncRequired
 from duplex_client.errors import ConnectionClosed
 from duplex_client.playback import PlaybackClock, Span
 from duplex_client.streams import Signal
@@ -34,6 +35,8 @@ from duplex_core.events import (
 )
 
 ACK_EVERY_MS = 200.0
+PATIENCE_MS = 2000.0
+"""How long the rest of an answer is waited for after events were lost, when its end may have been among them."""
 
 
 class HeardAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,11 @@ class _Track(msgspec.Struct, kw_only=True):
     cut_at_ms: float | None = None
     complete: bool = False
     acked_ms: float = 0.0
+    waits_until_ms: float | None = None
+
+    def complete_at(self, now_ms: float) -> bool:
+        """Whether no more of it is expected."""
+        return self.complete or (self.waits_until_ms is not None and self.waits_until_ms <= now_ms)
 
 
 def silences(event: Event) -> str | None:
@@ -116,14 +124,15 @@ class Player:
         self._ack_every_ms = ack_every_ms
         self._sinks = tuple(sinks)
         self._tracks: dict[str, _Track] = {}
-        self._unobserve: Callable[[], None] = lambda: None
+        self._unobserve: Callable[[], object] = lambda: None
         self._moved = Signal()
         self._closed = False
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._unobserve = self._client.observe(self._on_event)
+        stop = (self._client.observe(self._on_event), self._client.on_connection(self._on_change))
+        self._unobserve = lambda: [each() for each in stop]
         self._tasks = [
             asyncio.create_task(self._run(), name="duplex-client player"),
             asyncio.create_task(self._outlive(), name="duplex-client player, connection"),
@@ -166,7 +175,7 @@ class Player:
             if at_ms is not None and at_ms <= now_ms:
                 return True
             handle = self._client.response(response_id)
-            over = handle is None or handle.done or self._closed
+            over = handle is None or handle.done or handle.events_lost or self._closed
             if at_ms is None and over and response_id not in self._tracks:
                 return False
             await self._until(self._moved.wait(), at_ms)
@@ -186,6 +195,15 @@ class Player:
         self._news.set()
         self._moved.raise_()
 
+    def _on_change(self, change: ConnectionChange) -> None:
+        """Lost events may have ended an answer, or a hold: neither is waited for for ever."""
+        if isinstance(change, ResyncRequired):
+            self.playback.resume(change.at_ms)
+            for track in self._tracks.values():
+                track.waits_until_ms = change.at_ms + PATIENCE_MS
+            self._news.set()
+            self._moved.raise_()
+
     def _queue(self, event: OutputAudioDelta, at_ms: float) -> None:
         form = self._client.session.audio.output.format
         if form.type is not AudioEncoding.PCM16:
@@ -194,7 +212,8 @@ class Player:
                 f"leave session.audio.output.format at audio/pcm"
             )
         if self.playback.add(event.response_id, event.delta, event.sample_rate_hz, at_ms):
-            self._tracks.setdefault(event.response_id, _Track(item_id=event.item_id))
+            track = self._tracks.setdefault(event.response_id, _Track(item_id=event.item_id))
+            track.waits_until_ms = None  # its end was not among what was lost, since that comes after its audio
 
     def _hold(self, kind: TurnEventKind, at_ms: float) -> None:
         """The user speaks over an answer: be silent until the server knows whether that interrupts."""
@@ -206,7 +225,7 @@ class Player:
     def _silence(self, response_id: str, at_ms: float) -> None:
         """Drop an answer's rest; one that had sounded to its end is not cut by that."""
         track = self._tracks.get(response_id)
-        whole = track is not None and track.complete and self._sounded(response_id, at_ms)
+        whole = track is not None and track.complete_at(at_ms) and self._sounded(response_id, at_ms)
         self.playback.drop(at_ms, response_id)
         if track is not None and track.cut_at_ms is None and not whole:
             track.cut_at_ms = at_ms
@@ -233,7 +252,7 @@ class Player:
     async def _tend(self, response_id: str, track: _Track, now_ms: float) -> None:
         """Acknowledge what is due of one answer, and let go of it when it has ended."""
         played_ms = self.playback.played_ms(response_id, now_ms)
-        over = track.cut_at_ms is not None or (track.complete and self._sounded(response_id, now_ms))
+        over = track.cut_at_ms is not None or (track.complete_at(now_ms) and self._sounded(response_id, now_ms))
         due = self._ack_every_ms is not None and played_ms >= track.acked_ms + self._ack_every_ms
         if (handle := self._client.response(response_id)) is not None:
             handle.heard(played_ms)
@@ -263,6 +282,7 @@ class Player:
     def _next_due_ms(self, now_ms: float) -> float | None:
         """When there is something to tell, if nothing happens before: an acknowledgement, an answer's end."""
         ends = [self.playback.ends_at_ms(response_id) for response_id in self._tracks]
+        ends.extend(track.waits_until_ms for track in self._tracks.values())
         due = [end for end in ends if end is not None and now_ms < end < float("inf")]
         if self._ack_every_ms is not None and self.playback.playing(now_ms) is not None:
             due.append(now_ms + self._ack_every_ms)

@@ -135,6 +135,7 @@ async def talk(options: TalkOptions, console: Console) -> None:
             async with Player(client, sinks=[collected]) as player:
                 with view, ExitStack() as devices:
                     client.observe(view.show)
+                    devices.callback(client.on_connection(view.show_change))
                     if options.out is None:
                         devices.enter_context(loudspeaker(player.playback, SESSION_RATE_HZ))
                     if pcm is not None:

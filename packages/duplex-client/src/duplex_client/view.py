@@ -7,12 +7,13 @@ the demo. It only prints.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, assert_never
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from duplex_client.changes import ConnectionChange, Reconnecting, Resumed, ResyncRequired
 from duplex_client.latency import StopLatency, TurnLatency
 from duplex_core.events import (
     ErrorEvent,
@@ -32,7 +33,14 @@ from duplex_core.events import (
     TranscriptionFailed,
 )
 
-_STYLES = {"you": "cyan", "heard": "cyan", "assistant": "green", "latency": "magenta", "error": "bold red"}
+_STYLES = {
+    "you": "cyan",
+    "heard": "cyan",
+    "assistant": "green",
+    "latency": "magenta",
+    "line": "yellow",
+    "error": "bold red",
+}
 _WIDTH = max(map(len, _STYLES))
 
 
@@ -91,6 +99,10 @@ class ConversationView:
         if (trouble := _trouble(event)) is not None:
             self.say("error", trouble, at_ms)
 
+    def show_change(self, change: ConnectionChange) -> None:
+        """Show what became of the connection; for a client's ``on_connection``."""
+        self.say("line", _told(change), change.at_ms)
+
     def _show_user(self, event: Event, at_ms: float) -> None:
         match event:
             case SpeechStarted():
@@ -138,6 +150,22 @@ class ConversationView:
     def _line(self, who: str, what: str, at_ms: float) -> Text:
         seconds = (at_ms - self._zero_ms) / 1000.0
         return Text.assemble((f"{seconds:7.2f} s  ", "dim"), (f"{who:<{_WIDTH}}  ", _STYLES[who]), what)
+
+
+def _told(change: ConnectionChange) -> str:
+    match change:
+        case Reconnecting():
+            return f"lost, connecting again ({change.cause})"
+        case Resumed(dropped_audio_ms=0.0):
+            return f"back after {change.outage_ms / 1000:.2f} s"
+        case Resumed():
+            lost_s = change.dropped_audio_ms / 1000
+            return f"back after {change.outage_ms / 1000:.2f} s; {lost_s:.2f} s of your sound were not sent"
+        case ResyncRequired():
+            count = change.last_lost_seq - change.first_lost_seq + 1
+            return f"{count} events of the conversation are lost; it may have holes here"
+        case _:
+            assert_never(change)
 
 
 def _trouble(event: Event) -> str | None:
