@@ -84,7 +84,7 @@ async def test_the_detector_takes_the_turn_and_the_next_one_interrupts_the_answe
         await caller.until("input_audio_buffer.committed")
         first = (await caller.until("response.created"))["response"]["id"]
         await caller.until("response.output_audio.delta")
-        await caller.append(speech + quiet)
+        await caller.append(speech + speech + speech + quiet)
         cut = await caller.until("output_audio_buffer.cleared")
         assert cut["response_id"] == first
         until = len(caller.seen)
@@ -117,7 +117,6 @@ async def test_a_client_that_hangs_up_leaves_no_slot_behind(served: Any, speech:
         await caller.until("response.output_audio.delta")
         (session_id,) = [e["session"]["id"] for e in caller.seen if e["type"] == "session.created"]
         handle = served.engine.get_session(session_id)
-        caller.socket.transport.abort()
     async with asyncio.timeout(10):
         await handle.wait_ended()
     assert served.engine.sessions.taken == 0
@@ -146,7 +145,6 @@ async def test_beyond_the_last_slot_a_call_is_refused_at_once_and_may_try_again(
     ("query", "code", "param"),
     [
         ("?duplex=0", "unsupported_parameter", "duplex"),
-        ("?autostart=0", "unsupported_parameter", "autostart"),
         ("?model=gpt-x", "model_not_found", None),
     ],
 )

@@ -35,7 +35,10 @@ class TimerFired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloseRequested(msgspec.Struct, frozen=True, kw_only=True):
-    """The session must end, and not because the client asked: shutdown, expiry, a dead stage, an internal error."""
+    """The session must end, and not because the client asked: shutdown, expiry, a dead stage, an internal error.
+
+    ``detail`` says more of an expiry: which lease ran out.
+    """
 
     reason: CloseReason
     error: ErrorInfo | None = None
@@ -47,6 +50,7 @@ class SlotReleased(msgspec.Struct, frozen=True, kw_only=True):
 
 MachineInput = Command | Decision | SpeechFrames | TimerFired | CloseRequested | SlotReleased
 
+    detail: str | None = None
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from duplex_core.events import (
     SessionExpired,
     SessionHeartbeatAck,
     SessionUpdated,
+    SessionView,
 )
 from duplex_core.fence import Fence
 from duplex_core.items import Item
@@ -117,6 +118,14 @@ class SessionMachine:
         return self._output.sounding.heard_history()
 
     # -- driving ------------------------------------------------------------------------------------------------------
+    def attach(self, generation: int) -> SessionView:
+        """The session belongs to its attachment number ``generation`` from here on; it as that attachment sees it.
+
+        No input and no step: who reads the events is nothing to the conversation, but it stands in the session that they show.
+        """
+        self._core.attachment_generation = generation
+        return self._core.view()
+
 
     def open(self, now_ms: float) -> Step:
         """The first step: ``session.created``."""
@@ -141,7 +150,7 @@ class SessionMachine:
         if isinstance(event, SlotReleased):
             self._released()
         elif isinstance(event, CloseRequested):
-            self._close(event.reason, event.error)
+            self._close(event.reason, event.error, event.detail)
         elif core.lanes.life is Life.OPEN:
             self._inside(event)
             self._settle()
@@ -315,7 +324,7 @@ class SessionMachine:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _close(self, reason: CloseReason, cause: ErrorInfo | None) -> None:
+    def _close(self, reason: CloseReason, cause: ErrorInfo | None, detail: str | None = None) -> None:
         """End the session; idempotent. Its last event comes when everything that it held is free."""
         core = self._core
         if core.lanes.life is not Life.OPEN:
@@ -325,7 +334,7 @@ class SessionMachine:
         if cause is not None:
             core.emit(ErrorEvent(error=cause))
         if reason is CloseReason.EXPIRED:
-            core.emit(SessionExpired(session_id=core.session_id, reason=reason.value))
+            core.emit(SessionExpired(session_id=core.session_id, reason=detail or reason.value))
         for key in (PLAYBACK_TIMER, STALL_TIMER, COMMIT_TIMER, IDLE_TIMER):
             core.set_timer(key, None)
         core.lanes.move(Life, Trigger.CLOSE)

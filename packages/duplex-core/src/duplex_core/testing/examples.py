@@ -186,7 +186,7 @@ EVENT_EXAMPLES: dict[str, Event] = {
     "session.heartbeat_ack": told.SessionHeartbeatAck(),
     "session.resumed": told.SessionResumed(session=_SESSION, replayed_events=3),
     "session.replaced": told.SessionReplaced(session_id=SESSION_ID, attachment_generation=2),
-    "session.expired": told.SessionExpired(session_id=SESSION_ID, reason="idle for 300 s"),
+    "session.expired": told.SessionExpired(session_id=SESSION_ID, reason="idle_ttl"),
     "session.resync_required": told.SessionResyncRequired(
         session_id=SESSION_ID, last_server_event_seq=41, first_available_seq=60
     ),

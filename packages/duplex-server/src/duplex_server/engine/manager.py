@@ -11,13 +11,18 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 
+from duplex_core.config import SessionConfig
 from duplex_core.errors import DuplexError, ErrorCode, error
 from duplex_core.events import CloseReason
 from duplex_core.machine.session import SessionMachine
 from duplex_core.observers import SessionObserver
+from duplex_core.patch import SessionPatch
 from duplex_core.stages import StageReply
 from duplex_server.detectors import DetectorService
+from duplex_server.engine.attachment import Attachment, not_found
+from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.metrics import EngineMetrics
+from duplex_server.engine.reaper import Reaper
 from duplex_server.engine.runner import Draining, SessionRunner
 from duplex_server.engine.served import ServedModel
 from duplex_server.engine.stages.host import StageHost
@@ -51,18 +56,21 @@ class SessionManager:
         observers: Sequence[SessionObserver],
         metrics: EngineMetrics,
         max_sessions: int,
+        lifetime: Lifetime,
     ) -> None:
-        """Manage at most ``max_sessions`` sessions of ``served`` at a time."""
+        """Manage at most ``max_sessions`` sessions of ``served`` at a time, each for its ``lifetime``."""
         self._served = served
         self._stages = stages
         self._detectors = detectors
         self._observers = observers
         self._metrics = metrics
         self.max_sessions = max_sessions
+        self._lifetime = lifetime
         self._taken = 0
         self._runners: dict[str, SessionRunner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._reaper = Reaper(self._runners.values)
         metrics.max_sessions.set(max_sessions)
 
     @property
@@ -80,17 +88,20 @@ class SessionManager:
         runner = self._runners.get(session_id)
         return None if runner is None or runner.ended.is_set() else runner
 
-    async def open(self, model: str | None = None) -> SessionRunner:
-        """Admit and start a session. When this is cancelled or fails, its slot is free before the caller learns of it.
+    async def open(
+        self, model: str | None = None, *, patch: SessionPatch | None = None
+    ) -> tuple[SessionRunner, Attachment]:
+        """Admit and start a session, configured with ``patch``. Cancelled or failed, its slot is free before that is seen.
 
         Raises:
-            DuplexError: no slot is free, the server stops, a stage is down, another model is asked for, or the model
-                package failed to make its side of the session.
+            DuplexError: no slot is free, the server stops, a stage is down, another model is asked for, ``patch`` cannot be
+                served, or the model package failed to make its side of the session.
         """
+        config = self._served.configured(patch)
         slot = self._admit(model)
         runner = None
         try:
-            runner = await self._start(slot)
+            runner = await self._start(slot, config)
         except DuplexError:
             raise
         except Exception as exc:
@@ -101,7 +112,25 @@ class SessionManager:
             if runner is None:
                 slot.free()
         self._metrics.admissions.labels(outcome="admitted").inc()
-        return runner
+        return runner, runner.tenure.attach()
+
+    def resume(self, session_id: str, token: str, last_seq: int) -> tuple[SessionRunner, Attachment]:
+        """Give a session to the holder of its token, in one step: nothing has changed when it is refused.
+
+        Raises:
+            DuplexError: there is no such session, the token is wrong, or no such event was ever sent.
+        """
+        runner = self.get(session_id)
+        try:
+            if runner is None:
+                raise not_found()
+            attachment = runner.tenure.resume(token, last_seq)
+        except DuplexError:
+            self._metrics.resumes.labels(outcome="refused").inc()
+            raise
+        gap = runner.outbox.journal.first_seq > last_seq + 1
+        self._metrics.resumes.labels(outcome="resync" if gap else "resumed").inc()
+        return runner, attachment
 
     async def close(self, session_id: str, reason: CloseReason = CloseReason.CLIENT) -> None:
         """End a session and wait until it has ended. Idempotent: an id that names no session is one that has ended."""
@@ -126,6 +155,7 @@ class SessionManager:
             runner.close(CloseReason.SHUTDOWN, info)
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._reaper.stop()
 
     def _admit(self, model: str | None) -> _Slot:
         if model is not None and not self._served.answers_to(model):
@@ -149,15 +179,15 @@ class SessionManager:
         self._metrics.admissions.labels(outcome=code.value).inc()
         return DuplexError(error(code, message))
 
-    async def _start(self, slot: _Slot) -> SessionRunner:
+    async def _start(self, slot: _Slot, config: SessionConfig) -> SessionRunner:
         served = self._served
         session_id = f"sess_{secrets.token_hex(12)}"
         # Off the loop: a model package may read something, such as a reference voice, for its session.
-        model = await asyncio.to_thread(served.create_session, session_id)
+        model = await asyncio.to_thread(served.create_session, session_id, config=config)
         self._refuse_when_draining()
         machine = SessionMachine(
             session_id=session_id,
-            config=served.config,
+            config=config,
             capabilities=served.capabilities,
             check_options=served.check_options,
         )
@@ -172,6 +202,9 @@ class SessionManager:
             watch=Watch(self._observers),
             metrics=self._metrics,
             free_slot=slot.free,
+            own_name=served.with_own_name,
+            lifetime=self._lifetime,
+            on_lease=self._reaper.look_at,
         )
         self._runners[session_id] = runner
         task = asyncio.create_task(runner.run(), name=session_id)

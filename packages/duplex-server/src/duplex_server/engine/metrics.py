@@ -19,6 +19,12 @@ class EngineMetrics:
         self.registry = CollectorRegistry()
         self.sessions = Gauge("duplex_sessions", "Sessions that hold a slot", registry=self.registry)
         self.max_sessions = Gauge("duplex_max_sessions", "Slots for sessions", registry=self.registry)
+        self.detached = Gauge(
+            "duplex_sessions_detached", "Sessions that hold a slot and have no client now", registry=self.registry
+        )
+        self.resumes = Counter(
+            "duplex_resumes", "Attempts to take a session up again, by outcome", ["outcome"], registry=self.registry
+        )
         self.admissions = Counter(
             "duplex_admissions", "Requests for a session, by outcome", ["outcome"], registry=self.registry
         )

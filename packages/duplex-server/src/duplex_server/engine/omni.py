@@ -13,18 +13,19 @@ from typing import Any, Self
 
 import msgspec
 
-from duplex_core.commands import Command
-from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
-from duplex_core.events import CloseReason, Event
 from duplex_core.observers import SessionObserver, SessionObserverSpec
+from duplex_core.patch import SessionPatch
 from duplex_core.plugins import PluginHost
 from duplex_core.stages import StageReply
 from duplex_server.detectors import DetectorService
 from duplex_server.engine.chat import AsyncOmni, resolve
+from duplex_server.engine.handle import DuplexSessionHandle
+from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.manager import SessionManager
 from duplex_server.engine.orchestrator import Orchestrator
-from duplex_server.engine.runner import SessionRunner
 from duplex_server.engine.served import ModelUnavailable, ServedModel, with_transcriber
+
+__all__ = ["DEFAULT_DETECTOR", "DuplexOmni", "DuplexSessionHandle", "EngineSettings"]
 
 DEFAULT_DETECTOR = "silero"
 
@@ -32,77 +33,14 @@ DEFAULT_DETECTOR = "silero"
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the duplex half runs. ``max_sessions`` of ``None`` is the model package's own default.
 
-    ``transcriber`` names one for a model that does not transcribe by itself.
+    ``transcriber`` names one for a model that does not transcribe by itself. ``lifetime`` says how long a session is kept without
+    its client, and how much of what it told.
     """
 
     max_sessions: int | None = None
     detector: str = DEFAULT_DETECTOR
+    lifetime: Lifetime = Lifetime()
     transcriber: str | None = None
-
-
-class DuplexSessionHandle:
-    """One open session, as its client's side sees it. Made by :meth:`DuplexOmni.open_session`."""
-
-    def __init__(self, runner: SessionRunner) -> None:
-        """Hold ``runner``'s session."""
-        self._runner = runner
-
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self._runner.session_id
-
-    @property
-    def ended(self) -> bool:
-        """Whether the session is over; its last events may still wait to be read."""
-        return self._runner.ended.is_set()
-
-    async def submit(self, command: Command) -> None:
-        """Say something to the session; waits while it has too much to do. What follows comes as events.
-
-        Raises:
-            DuplexError: the session has ended.
-        """
-        await self._runner.submit(command)
-
-    def offer(self, command: Command) -> None:
-        """Say something to the session, now or not at all.
-
-        Raises:
-            DuplexError: the session has ended, or too much waits already: nothing was taken.
-        """
-        if not self._runner.offer(command):
-            message = "events come faster than they can be taken; this one was dropped: send it again, slower"
-            raise DuplexError(error(ErrorCode.RESOURCE_EXHAUSTED, message, event_id=command.event_id))
-
-    @property
-    def crowded(self) -> bool:
-        """Whether so much waits that who reads the socket should let the session run first."""
-        return self._runner.crowded
-
-    def reject(self, info: ErrorInfo) -> None:
-        """Have the client told of an error that kept what it sent from becoming a command."""
-        self._runner.reject(info)
-
-    def events(self) -> AsyncIterator[Event]:
-        """Every event in order, numbered, from ``session.created`` to ``session.closed``, after which it ends.
-
-        A session has one reader; reading a second time raises ``RuntimeError``.
-        """
-        return self._runner.outbox.read()
-
-    def close(self, reason: CloseReason = CloseReason.CLIENT) -> None:
-        """Ask the session to end; ``session.closed`` is its last event. Idempotent."""
-        self._runner.close(reason)
-
-    async def wait_ended(self) -> None:
-        """Wait until the session is over and its slot free."""
-        await self._runner.ended.wait()
-
-    async def aclose(self) -> None:
-        """End the session and wait until its slot is free. Idempotent."""
-        self.close()
-        await self.wait_ended()
 
 
 class DuplexOmni(AsyncOmni):
@@ -163,6 +101,7 @@ class DuplexOmni(AsyncOmni):
                 observers=observers,
                 metrics=self.metrics,
                 max_sessions=self.served.spec.max_sessions if wanted is None else wanted,
+                lifetime=self._settings.lifetime,
             )
             self._orchestrator = Orchestrator(manager, super()._on_reply)
             async with super()._running():
@@ -201,19 +140,40 @@ class DuplexOmni(AsyncOmni):
         """Whether requests and sessions are taken."""
         return super().ready and not self.sessions.draining
 
-    async def open_session(self, model: str | None = None) -> DuplexSessionHandle:
+    async def open_session(self, model: str | None = None, *, patch: SessionPatch | None = None) -> DuplexSessionHandle:
         """Admit and start a session. Cancelled or failed, it leaves no slot behind.
+
+        A session that is neither read nor spoken to through its handle ends after the grace for a lost client.
 
         Args:
             model: the model that the client wants, which must be the one that is served; ``None`` is that one.
+            patch: changes of the model's own configuration with which the session begins.
 
         Raises:
-            DuplexError: no slot is free, the server stops, the engine is down, or another model is asked for.
+            DuplexError: no slot is free, the server stops, the engine is down, another model is asked for, or ``patch`` cannot
+                be served.
         """
-        return DuplexSessionHandle(await self.sessions.open(model))
+        return DuplexSessionHandle(*await self.sessions.open(model, patch=patch))
+
+    async def resume_session(self, session_id: str, token: str, last_seq: int) -> DuplexSessionHandle:
+        """Take a running session over, from whoever has it or from nobody.
+
+        The new handle's events begin with ``session.resumed``, which has the token for the next time; then come those after
+        ``last_seq``, in order. Who had the session reads ``session.replaced`` and nothing more.
+
+        Args:
+            session_id: its id.
+            token: ``resume_token`` as it was told last; it is spent by this.
+            last_seq: ``server_event_seq`` of the last event that arrived.
+
+        Raises:
+            DuplexError: there is no such session, the token is not its, or no such event was ever sent. Whoever had the session
+                has it still.
+        """
+        return DuplexSessionHandle(*self.sessions.resume(session_id, token, last_seq))
 
     def get_session(self, session_id: str) -> DuplexSessionHandle | None:
-        """The running session with this id, or ``None``."""
+        """The running session with this id, or ``None``. The handle says things and ends it, and reads nothing."""
         runner = self.sessions.get(session_id)
         return None if runner is None else DuplexSessionHandle(runner)
 

@@ -1,27 +1,31 @@
 """Events on their way to one client, in order.
 
-Owns the order, the fence, the bounds, and the numbering: an event gets its ``event_id`` and ``server_event_seq`` when it
-is taken for sending, so that what an interruption drops leaves no gap. Filled by the session runner, emptied by serving or
-by an in-process client. Must never lose ``session.closed``, send anything after it, or grow beyond its bounds.
+Owns the order, the fence and the bounds of what waits; what is taken for sending is numbered and kept by the journal. Filled
+by the session runner, emptied by the attachment that has the session. While nobody has it, what goes beyond the bounds moves
+into the journal, which forgets its oldest. Must never lose ``session.closed``, send anything after it, or grow beyond its
+bounds.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import STREAM_DELTAS, ErrorEvent, Event, OutputAudioDelta, SessionClosed
+from duplex_server.engine.journal import Journal
 from duplex_server.engine.signal import Signal
 
 MAX_EVENTS = 8192
 """Most events that wait for a client."""
 MAX_BYTES = 16 * 1024 * 1024
 """Most bytes that wait for a client: some five minutes of 24 kHz audio."""
+
+ALONE_SHARE = 4
+"""While nobody has the session only one part in so many of the bounds is used, so that who comes back has time to read."""
 
 _OVERHEAD = 256
 
@@ -53,12 +57,20 @@ def delta_epoch(event: Event) -> int | None:
 
 
 class Outbox:
-    """The events of one attachment. One reader."""
+    """The events of one session that have not been taken yet."""
 
     def __init__(
-        self, *, on_slow: Callable[[], None], max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
+        self,
+        journal: Journal,
+        *,
+        on_slow: Callable[[], None],
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        """Make an empty outbox; ``on_slow`` is called once, when the reader has fallen too far behind."""
+        """Make an empty outbox; ``on_slow`` is called once, when a reader has fallen too far behind."""
+        self.journal = journal
+        self.reader: Signal | None = None
+        """Wakes whoever reads; ``None`` while nobody has the session."""
         self._waiting: deque[tuple[Event, int]] = deque()
         self._bytes = 0
         self._max_events = max_events
@@ -66,11 +78,6 @@ class Outbox:
         self._on_slow = on_slow
         self._overrun = False
         self._finished = False
-        self._drained = False
-        self._read = False
-        self._filled = Signal()
-        self._prefix = f"event_{secrets.token_hex(8)}"
-        self._seq = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -91,10 +98,11 @@ class Outbox:
         if self._finished or (self._overrun and not last):
             return
         size = weight(event)
-        full = len(self._waiting) >= self._max_events or self._bytes + size > self._max_bytes
-        if full and not last and self._waiting:
-            self._give_up()
-            return
+        while self._waiting and not last and self._is_full(size):
+            if self.reader is not None:
+                self._give_up()
+                return
+            self.take()
         self._finished = last
         self._add(event, size)
 
@@ -106,34 +114,23 @@ class Outbox:
         self._bytes = sum(size for _, size in kept)
         return before - len(kept)
 
-    async def read(self) -> AsyncIterator[Event]:
-        """Every event, stamped, in order; ends after ``session.closed``.
-
-        Raises:
-            RuntimeError: somebody reads already.
-        """
-        if self._read:
-            raise RuntimeError("the events of this session are being read already; a session has one reader")
-        self._read = True
-        while (event := await self.get()) is not None:
-            yield event
-
-    async def get(self) -> Event | None:
-        """The next event, stamped; ``None`` once ``session.closed`` has been taken."""
-        while not self._waiting:
-            if self._drained:
-                return None
-            await self._filled.wait()
+    def take(self) -> Event | None:
+        """The oldest event, numbered and kept; ``None`` when none waits."""
+        if not self._waiting:
+            return None
         event, size = self._waiting.popleft()
         self._bytes -= size
-        self._seq += 1
-        self._drained = isinstance(event, SessionClosed)
-        return msgspec.structs.replace(event, event_id=f"{self._prefix}{self._seq}", server_event_seq=self._seq)
+        return self.journal.stamp(event, size)
+
+    def _is_full(self, size: int) -> bool:
+        share = 1 if self.reader is not None else ALONE_SHARE
+        return len(self._waiting) * share >= self._max_events or (self._bytes + size) * share > self._max_bytes
 
     def _add(self, event: Event, size: int) -> None:
         self._waiting.append((event, size))
         self._bytes += size
-        self._filled.give()
+        if self.reader is not None:
+            self.reader.give()
 
     def _give_up(self) -> None:
         """Drop what waits, leave the client the reason, and tell the runner."""

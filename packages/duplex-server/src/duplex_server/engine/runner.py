@@ -21,6 +21,9 @@ from duplex_core.commands import (
     InputAudioBufferClear,
     InputAudioBufferCommit,
     InputCancel,
+    SessionClose,
+    SessionEventAck,
+    SessionUpdate,
 )
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, ErrorEvent, Event, ResponseDone, ServerEvent, SessionClosed
@@ -40,16 +43,22 @@ from duplex_core.machine.session import SessionMachine, internal_error
 from duplex_core.machine.table import Life
 from duplex_core.model import Abort, Deadline, Decision, EndTurn, ModelSession, Speak, Submit, ToolCall, WakeAt
 from duplex_core.observers import ObservedSession
+from duplex_core.patch import SessionPatch
 from duplex_core.stages import Lane, StageFailed, StageOutput, StageReply
 from duplex_server.detectors import DetectorService, UnjudgedAudio
+from duplex_server.engine.attachment import Attachments
 from duplex_server.engine.hearing import Hearing
 from duplex_server.engine.holdings import Holdings
+from duplex_server.engine.journal import Journal
+from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.listening import Listening
 from duplex_server.engine.mailbox import Mailbox
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.outbox import Outbox, weight
+from duplex_server.engine.reaper import LeaseOver
 from duplex_server.engine.speaking import Speaking
 from duplex_server.engine.stages.host import StageHost
+from duplex_server.engine.tenure import Tenure
 from duplex_server.engine.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -70,9 +79,9 @@ class Draining(msgspec.Struct, frozen=True):
     """The server will stop: end as soon as no answer is being made."""
 
 
-Entry = (
-    Command | StageReply | SpeechFrames | TimerFired | Deadline | CloseRequested | SlotReleased | _Opening | Draining
-)
+Own = StageReply | SpeechFrames | TimerFired | Deadline | CloseRequested | Draining | LeaseOver
+"""What the engine itself puts into a mailbox."""
+Entry = Command | Own | SlotReleased | _Opening
 
 _ENDS_INPUT = (InputAudioBufferCommit, InputAudioBufferClear, InputCancel)
 
@@ -93,8 +102,27 @@ class SessionRunner:
         watch: Watch,
         metrics: EngineMetrics,
         free_slot: Callable[[], None],
+        own_name: Callable[[SessionPatch], SessionPatch],
+        lifetime: Lifetime,
+        on_lease: Callable[[float], None],
     ) -> None:
-        """Join the parts of a session; ``free_slot`` gives its slot back and may be called more than once."""
+        """Join the parts of a session.
+
+        Args:
+            session_id: its id.
+            machine: its rules.
+            model: the model's side.
+            input_rate_hz: at which the model hears.
+            output_rate_hz: at which it speaks.
+            stages: where its work is done.
+            detectors: who hears speech.
+            watch: who looks on.
+            metrics: what is counted.
+            free_slot: gives the slot back; may be called more than once.
+            own_name: puts the model's own name into a patch that has another of its names.
+            lifetime: how long the session, and what it told, are kept.
+            on_lease: is told when the lease ends, in seconds of the loop's clock, each time that this may be sooner than before.
+        """
         self.session_id = session_id
         self._loop = asyncio.get_running_loop()
         self._machine = machine
@@ -103,10 +131,19 @@ class SessionRunner:
         self._hearing = Hearing(input_rate_hz)
         listening = Listening(detectors, session_id, input_rate_hz, on_frames=self.post, on_unjudged=self._unjudged)
         self._holdings = Holdings(stages=stages, listening=listening, ring=self.post, free_slot=free_slot)
+        self._own_name = own_name
         self._watch = watch
         self._metrics = metrics
         self._mailbox: Mailbox[Entry] = Mailbox(max_entries=MAX_COMMANDS, max_bytes=MAX_COMMAND_BYTES)
-        self.outbox = Outbox(on_slow=self._slow)
+        journal = Journal(max_events=lifetime.journal_events, max_bytes=lifetime.journal_bytes)
+        self.outbox = Outbox(journal, on_slow=self._slow)
+        self.tenure = Tenure(
+            Attachments(session_id, self.outbox, machine.attach),
+            terms=lifetime,
+            metrics=metrics,
+            now=self._loop.time,
+            on_lease=on_lease,
+        )
         self._draining = False
         self._fault: Exception | None = None
         self.ended = asyncio.Event()
@@ -126,18 +163,17 @@ class SessionRunner:
         """
         if self._holdings.released:
             raise DuplexError(error(ErrorCode.SESSION_CLOSED, f"session {self.session_id} has ended"))
-        return self._mailbox.offer(command, _size(command))
+        self.tenure.heard()
+        taken = self._mailbox.offer(command, _size(command))
+        if taken and isinstance(command, SessionClose):
+            self.tenure.closing = True
+        return taken
 
-    async def submit(self, command: Command) -> None:
-        """Take a client's command, waiting while there is no room for it.
+    async def room(self) -> None:
+        """Wait, after a command was not taken, until there is room again."""
+        await self._mailbox.room()
 
-        Raises:
-            DuplexError: the session has ended.
-        """
-        while not self.offer(command):
-            await self._mailbox.room()
-
-    def post(self, entry: StageReply | SpeechFrames | TimerFired | Deadline | CloseRequested | Draining) -> None:
+    def post(self, entry: Own) -> None:
         """Take something of the engine's own: a stage's reply, a verdict, a timer, the wish to end. Never refused."""
         if not self.ended.is_set():
             self._mailbox.put(entry)
@@ -148,6 +184,7 @@ class SessionRunner:
 
     def close(self, reason: CloseReason, info: ErrorInfo | None = None) -> None:
         """Ask the session to end. Idempotent; :attr:`ended` tells when it has."""
+        self.tenure.closing = True
         self.post(CloseRequested(reason=reason, error=info))
 
     # -- the task -----------------------------------------------------------------------------------------------------
@@ -200,6 +237,8 @@ class SessionRunner:
                 self._exchange.open(now_ms)
             case Draining():
                 self._draining = True
+            case LeaseOver():
+                self._judge_lease(now_ms)
             case StageOutput() | StageFailed():
                 self._replied(entry, now_ms)
             case Deadline():
@@ -214,12 +253,27 @@ class SessionRunner:
         if self._holdings.released and not self._machine.closed:
             self._exchange.take(SlotReleased(), now_ms)
 
+    def _judge_lease(self, now_ms: float) -> None:
+        """End the session if its lease is over still: the client may have come back since the reaper looked."""
+        tenure = self.tenure
+        tenure.lapsing = False
+        why = tenure.lapsed()
+        if why is None:
+            tenure.begin_lease()
+            return
+        tenure.closing = True
+        self._exchange.take(CloseRequested(reason=CloseReason.EXPIRED, detail=why.value), now_ms)
+
     def _command(self, command: Command, now_ms: float) -> None:
         try:
+            if isinstance(command, SessionEventAck):
+                self.outbox.journal.acknowledge(command.server_event_seq)
             heard = self._hearing.convert(command, self._machine.config.input_format)
         except DuplexError as exc:
             self.reject(msgspec.structs.replace(exc.info, event_id=command.event_id))
             return
+        if isinstance(heard, SessionUpdate):
+            heard = msgspec.structs.replace(heard, session=self._own_name(heard.session))
         if isinstance(heard, InputAudioBufferAppend) and not (heard.audio or heard.video_frames):
             return  # all of it waits in the resampler for what comes next
         if isinstance(heard, _ENDS_INPUT) and (tail := self._hearing.flush()):
@@ -302,6 +356,7 @@ class SessionRunner:
             info = None if self._fault is None else internal_error("the session failed")
             self._send(SessionClosed(session_id=self.session_id, reason=reason, error=info))
             self._mailbox.clear()
+            self.tenure.end()
             self.ended.set()
 
 

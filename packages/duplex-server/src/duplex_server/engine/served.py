@@ -19,6 +19,7 @@ from duplex_core.capabilities import Capabilities
 from duplex_core.config import SessionConfig
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.model import ModelSession
+from duplex_core.patch import SessionPatch, apply_session_patch
 from duplex_core.plugins import PluginHost
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
 from duplex_core.stages import StagePlan
@@ -34,7 +35,7 @@ class ServedModel:
     """A model with its settings, checked and not yet loaded.
 
     ``name`` is what clients call it: what the user named on the command line, else the package's id. ``transcriber`` hears
-    the user's words where the model does not; its stage is part of the plan.
+    the user's words where the model does not; its stage is part of the plan. ``aliases`` are further names that clients may use.
     """
 
     name: str
@@ -45,22 +46,53 @@ class ServedModel:
     config: SessionConfig
     plan: StagePlan
     transcriber: TranscriberSpec | None = None
+    aliases: tuple[str, ...] = ()
 
     def answers_to(self, name: str) -> bool:
         """Whether a client that asks for ``name`` means this model."""
-        return name in (self.name, self.spec.id)
+        return name in (self.name, self.spec.id, *self.aliases)
 
-    def create_session(self, session_id: str, *, chat: bool = False) -> ModelSession:
-        """The model's side of one session or chat request."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that clients are told of, the model's own first."""
+        return tuple(dict.fromkeys((self.name, *self.aliases)))
+
+    def create_session(
+        self, session_id: str, *, config: SessionConfig | None = None, chat: bool = False
+    ) -> ModelSession:
+        """The model's side of one session, which begins with ``config``, or of one chat request."""
         session = self.spec.create_session(
             SessionContext(
-                session_id=session_id, config=self.config, deploy=self.deploy, checkpoint=self.checkpoint, chat=chat
+                session_id=session_id,
+                config=config or self.config,
+                deploy=self.deploy,
+                checkpoint=self.checkpoint,
+                chat=chat,
             )
         )
         if self.transcriber is None or chat:
             return session
         stage = self.transcriber.stage.name
         return TranscribedSession(session, stage=stage, rate_hz=self.capabilities.input_rate_hz)
+
+    def configured(self, patch: SessionPatch | None) -> SessionConfig:
+        """The configuration that a session begins with, after ``patch``.
+
+        Raises:
+            DuplexError: a field of it that cannot be served, by name.
+        """
+        if patch is None:
+            return self.config
+        config = apply_session_patch(self.config, self.with_own_name(patch), self.capabilities)
+        if config.options != self.config.options:
+            config = msgspec.structs.replace(config, options=self.check_options(config.options))
+        return config
+
+    def with_own_name(self, patch: SessionPatch) -> SessionPatch:
+        """``patch`` with this model's own name, when it asks for it by another."""
+        if isinstance(patch.model, str) and self.answers_to(patch.model):
+            return msgspec.structs.replace(patch, model=self.config.model)
+        return patch
 
     @property
     def check_options(self) -> Callable[[dict[str, Any]], dict[str, Any]]:

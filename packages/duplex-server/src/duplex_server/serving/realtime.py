@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from typing import TYPE_CHECKING
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from duplex_core.commands import SessionResume
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, ErrorEvent
 from duplex_core.wire import decode_command, encode_event
@@ -21,16 +23,25 @@ from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
 from duplex_server.serving.errors import response_to
 from duplex_server.serving.keys import PROTOCOL, Keys
 
+if TYPE_CHECKING:
+    from starlette.types import Message
+
 log = logging.getLogger(__name__)
 
+FIRST_COMMAND_S = 10.0
+"""How long a socket that is to resume a session may take to say which."""
 LINGER_S = 5.0
 """How long a client that reads slowly is given to take its last events, once its session is over."""
 
 _FALSE = frozenset({"0", "false", "no", "off"})
 _CLOSE_NORMAL = 1000
+_CLOSED_WITHOUT_CODE = 1005
 _CLOSE_POLICY = 1008
 _CLOSE_FAILED = 1011
 _CLOSE_TRY_LATER = 1013
+
+_RESUME_FIRST = "this socket opens no session (autostart=0): its first event must be session.resume"
+_BINARY = error(ErrorCode.BINARY_FRAME, "a binary frame; every event is one text frame of JSON")
 
 
 async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
@@ -41,31 +52,62 @@ async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
         await websocket.send_denial_response(response_to(denied))
         return
     await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
-    handle = await _opened(websocket, engine)
-    if handle is None:
-        return
     try:
-        await _converse(websocket, handle)
-    finally:
-        handle.close(CloseReason.DISCONNECTED)
-
-
-async def _opened(websocket: WebSocket, engine: DuplexOmni) -> DuplexSessionHandle | None:
-    """The socket's session; ``None`` when it is refused, which the client has been told then."""
-    query = websocket.query_params
-    try:
-        if query.get("duplex", "1").lower() in _FALSE:
-            message = (
-                "only duplex sessions are served here, no turn-based realtime handler is mounted; leave duplex out"
-            )
-            raise DuplexError(error(ErrorCode.UNSUPPORTED_PARAMETER, message, param="duplex"))
-        if query.get("autostart", "1").lower() in _FALSE:
-            message = "sessions cannot be resumed on this server; leave autostart out to open a new one"
-            raise DuplexError(error(ErrorCode.UNSUPPORTED_PARAMETER, message, param="autostart"))
-        return await engine.open_session(query.get("model"))
+        handle = await _session_of(websocket, engine)
     except DuplexError as exc:
         await _refuse(websocket, exc.info)
+        return
+    if handle is None:
+        return
+    hung_up = False
+    try:
+        hung_up = await _converse(websocket, handle)
+    finally:
+        if hung_up:
+            handle.close(CloseReason.DISCONNECTED)
+        else:
+            handle.detach()
+
+
+async def _session_of(websocket: WebSocket, engine: DuplexOmni) -> DuplexSessionHandle | None:
+    """The socket's session: a new one, or the one that it asks for; ``None`` when the client has gone meanwhile.
+
+    Raises:
+        DuplexError: there is none for it.
+    """
+    query = websocket.query_params
+    if query.get("duplex", "1").lower() in _FALSE:
+        message = "only duplex sessions are served here, no turn-based realtime handler is mounted; leave duplex out"
+        raise DuplexError(error(ErrorCode.UNSUPPORTED_PARAMETER, message, param="duplex"))
+    if query.get("autostart", "1").lower() not in _FALSE:
+        return await engine.open_session(query.get("model"))
+    command = await _first_command(websocket)
+    if command is None:
         return None
+    return await engine.resume_session(command.session_id, command.resume_token, command.last_server_event_seq)
+
+
+async def _first_command(websocket: WebSocket) -> SessionResume | None:
+    """What a socket that opens no session of its own asks for; ``None`` when the client has gone.
+
+    Raises:
+        DuplexError: it asks for something else, or for nothing in time.
+    """
+    try:
+        async with asyncio.timeout(FIRST_COMMAND_S):
+            message = await websocket.receive()
+    except TimeoutError:
+        late = f"{_RESUME_FIRST}, within {FIRST_COMMAND_S:g} s"
+        raise DuplexError(error(ErrorCode.INVALID_EVENT, late)) from None
+    if message["type"] == "websocket.disconnect":
+        return None
+    text: str | None = message.get("text")
+    if text is None:
+        raise DuplexError(_BINARY)
+    command = decode_command(text)
+    if not isinstance(command, SessionResume):
+        raise DuplexError(error(ErrorCode.INVALID_EVENT, _RESUME_FIRST, event_id=command.event_id))
+    return command
 
 
 async def _refuse(websocket: WebSocket, info: ErrorInfo) -> None:
@@ -79,37 +121,40 @@ async def _refuse(websocket: WebSocket, info: ErrorInfo) -> None:
         await websocket.close(code, info.code.value)
 
 
-async def _converse(websocket: WebSocket, handle: DuplexSessionHandle) -> None:
-    """Move events and commands until the client is gone or has got ``session.closed``."""
+async def _converse(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
+    """Move events and commands until the client is gone or has got its last event; whether it has hung up."""
     reader = asyncio.create_task(_read(websocket, handle), name=f"{handle.session_id} reader")
     writer = asyncio.create_task(_write(websocket, handle), name=f"{handle.session_id} writer")
     ended = asyncio.create_task(handle.wait_ended(), name=f"{handle.session_id} end")
+    tasks = (reader, writer, ended)
     try:
-        await asyncio.wait((reader, writer, ended), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if ended.done() and not reader.done():
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED, timeout=LINGER_S)
         if writer.done() and await writer:
             with contextlib.suppress(WebSocketDisconnect):
-                await websocket.close(_CLOSE_NORMAL)
+                await websocket.close(_CLOSE_NORMAL, None if handle.attached else "session_replaced")
+        return reader.done() and await reader
     finally:
-        tasks = (reader, writer, ended)
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("the socket of %s failed", handle.session_id, exc_info=outcome)
+                handle.close(
+                    CloseReason.ERROR, error(ErrorCode.INTERNAL_ERROR, "the server failed to serve this socket")
+                )
 
 
-async def _read(websocket: WebSocket, handle: DuplexSessionHandle) -> None:
-    """Take what the client sends until it is gone."""
+async def _read(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
+    """Take what the client sends until it is gone; whether it has hung up, rather than been lost."""
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
-            return
+            return _is_hang_up(message)
         text: str | None = message.get("text")
         if text is None:
-            info = error(ErrorCode.BINARY_FRAME, "a binary frame; every event is one text frame of JSON")
-            handle.reject(info)
+            handle.reject(_BINARY)
             continue
         try:
             handle.offer(decode_command(text))
@@ -119,8 +164,18 @@ async def _read(websocket: WebSocket, handle: DuplexSessionHandle) -> None:
             await asyncio.sleep(0)
 
 
+def _is_hang_up(message: Message) -> bool:
+    """Whether the socket's end is the client's wish to end the session: code 1000, or a close without any code.
+
+    The latter is told as 1005, as is a connection that broke; only the one that a client closed comes with a reason, if an empty
+    one.
+    """
+    code = message.get("code")
+    return code == _CLOSE_NORMAL or (code == _CLOSED_WITHOUT_CODE and message.get("reason") is not None)
+
+
 async def _write(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
-    """Send what the session tells; whether the client has got all of it, ``session.closed`` last."""
+    """Send what the session tells; whether the client has got all of it, ``session.closed`` or ``session.replaced`` last."""
     try:
         async for event in handle.events():
             await websocket.send_text(encode_event(event, event_id=event.event_id, seq=event.server_event_seq))
