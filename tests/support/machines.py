@@ -20,7 +20,7 @@ from duplex_core import commands as c
 from duplex_core import model as m
 from duplex_core.audio import AudioEncoding, AudioFormat
 from duplex_core.capabilities import Capabilities
-from duplex_core.config import OverlapMode, OverlapSettings, ServerVad, SessionConfig
+from duplex_core.config import OverlapMode, OverlapSettings, SessionConfig, TurnDetection
 from duplex_core.detection import SpeechFrame
 from duplex_core.errors import ErrorCode
 from duplex_core.events import ErrorEvent, Event
@@ -84,7 +84,7 @@ class Bench:
     def __init__(
         self,
         *,
-        vad: ServerVad | None = None,
+        vad: TurnDetection | None = None,
         capabilities: Mapping[str, Any] | None = None,
         check_options: Any = None,
         session_id: str = "sess_1",

@@ -78,7 +78,10 @@ class SpeechBegan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeechPaused(msgspec.Struct, frozen=True, kw_only=True):
-    """The user fell silent at ``at_ms``; the turn may be over, which the detector will know in ``remaining_ms``."""
+    """The user fell silent at ``at_ms``; the turn may be over, which the detector will know in ``remaining_ms``.
+
+    Under ``semantic_vad`` that is as far as is known at the pause's beginning; it may turn out shorter or longer.
+    """
 
     item_id: str
     at_ms: float

@@ -16,7 +16,8 @@ from duplex_core.fence import Fence
 from duplex_core.machine.heard import Playback
 from duplex_core.machine.history import History
 from duplex_core.machine.io import Effect, SetTimer, Step, Tell
-from duplex_core.machine.table import Lanes
+from duplex_core.machine.semantic import Pause, detector_settings
+from duplex_core.machine.table import Hearing, Lanes
 from duplex_core.model import Configured, ModelInput
 
 
@@ -42,6 +43,8 @@ class Core:
         self.lanes = Lanes()
         self.history = History()
         self.playback = Playback()
+        self.pause: Pause | None = None
+        """The newest pause of the user's that was looked into; it may be over."""
         self.now_ms = 0.0
         self.configured = False
         self._serial = 0
@@ -50,9 +53,13 @@ class Core:
 
     @property
     def server_vad(self) -> ServerVad | None:
-        """The settings of the speech detector, if one listens."""
-        vad = self.config.turn_detection
-        return vad if isinstance(vad, ServerVad) else None
+        """How the speech detector is followed now, if one listens: under ``semantic_vad`` by what is known of the pause."""
+        return detector_settings(self.config.turn_detection, self.open_pause)
+
+    @property
+    def open_pause(self) -> Pause | None:
+        """What is known of the pause that lasts now, if there is one that was looked into."""
+        return self.pause if self.lanes.hearing is Hearing.PAUSED else None
 
     @property
     def streams(self) -> bool:

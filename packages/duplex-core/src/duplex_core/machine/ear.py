@@ -8,7 +8,7 @@ from __future__ import annotations
 from duplex_core.config import ServerVad
 from duplex_core.detection import SpeechFrame
 from duplex_core.machine.core import Core
-from duplex_core.machine.endpoint import Endpoint, EndpointSettings, EndpointState, follow
+from duplex_core.machine.endpoint import Endpoint, EndpointSettings, EndpointState, Verdict, follow
 from duplex_core.machine.io import Detect, ResetDetector
 
 FRAME_SLACK_MS = 64.0
@@ -24,11 +24,8 @@ class Ear:
         self._state = EndpointState()
         self.generation = 0
         self.judged_ms = 0.0
-
-    @property
-    def spoken_until_ms(self) -> float:
-        """Where the last speech that was judged ends."""
-        return self._state.spoken_until_ms
+        self.spoken_until_ms = 0.0
+        """Where the last utterance's speech ends, also after the utterance has."""
 
     def has_judged(self, until_ms: float) -> bool:
         """Whether there is a verdict on the audio up to ``until_ms``."""
@@ -43,7 +40,16 @@ class Ear:
         self.judged_ms = frame.start_ms + frame.duration_ms
         settings = EndpointSettings(threshold=vad.threshold, silence_ms=vad.silence_duration_ms)
         self._state, found = follow(self._state, frame, settings)
+        if self._state.speaking:
+            self.spoken_until_ms = self._state.spoken_until_ms
         return found
+
+    def overdue(self, vad: ServerVad) -> Endpoint | None:
+        """Whether the silence that was judged already ends the utterance, now that less of it is enough."""
+        if not self._state.speaking or self.judged_ms - self._state.spoken_until_ms < vad.silence_duration_ms:
+            return None
+        self._state, at_ms = EndpointState(), self._state.spoken_until_ms
+        return Endpoint(verdict=Verdict.STOPPED, at_ms=at_ms)
 
     def restart(self, at_ms: float, rest: bytes) -> None:
         """Forget everything before ``at_ms``, also verdicts that are on their way, and judge ``rest``, what comes after it."""

@@ -21,6 +21,7 @@ from duplex_core.fence import Fence
 from duplex_core.machine.io import (
     AbortOutput,
     Detect,
+    JudgeEndOfTurn,
     MachineInput,
     ReleaseSlot,
     ResetDetector,
@@ -32,7 +33,9 @@ from duplex_core.machine.io import (
 from duplex_core.model import Abort, Closed, Deadline, Decision, ModelInput, ModelOutput, ModelSession, Submit, WakeAt
 from duplex_core.stages import Lane, StageOutput, StageReply, StageRequest
 
-Action = Event | SetTimer | Detect | ResetDetector | AbortOutput | ReleaseSlot | Submit | Abort | WakeAt
+Action = (
+    Event | SetTimer | Detect | ResetDetector | JudgeEndOfTurn | AbortOutput | ReleaseSlot | Submit | Abort | WakeAt
+)
 """What is left to do outside: send an event, arm a timer, run a detector, give or withdraw stage work, free the slot."""
 
 EARLY_MS = 1.0

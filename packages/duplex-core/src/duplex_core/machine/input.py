@@ -30,9 +30,10 @@ from duplex_core.machine.ear import Ear
 from duplex_core.machine.endpoint import Endpoint, Verdict
 from duplex_core.machine.heard import Speech
 from duplex_core.machine.history import Entry, visible
-from duplex_core.machine.io import SpeechFrames
+from duplex_core.machine.io import EndOfTurnVerdict, SpeechFrames
 from duplex_core.machine.output import OutputSide
 from duplex_core.machine.overlapping import Overlapping
+from duplex_core.machine.pausing import JUDGED_MS, Pausing
 from duplex_core.machine.recognition import Recognition
 from duplex_core.machine.table import Answer, Hearing, Trigger
 from duplex_core.model import (
@@ -43,6 +44,7 @@ from duplex_core.model import (
     SpeechDropped,
     SpeechPaused,
     SpeechResumed,
+    UserTranscript,
 )
 from duplex_core.model import InputCommitted as ToldCommitted
 
@@ -79,6 +81,7 @@ class InputSide:
         self._buffer = InputBuffer(core.capabilities.input_rate_hz)
         self._ear = Ear(core)
         self._overlapping = Overlapping(core, output)
+        self._pausing = Pausing(core)
         self.recognition = Recognition(core)
         self.pending_id: str | None = None
         """Id that the utterance under way will have as an item."""
@@ -210,8 +213,20 @@ class InputSide:
     def _speech_paused(self, vad: ServerVad, at_ms: float) -> None:
         core = self._core
         core.lanes.move(Hearing, Trigger.SILENCE)
-        remaining = max(0.0, vad.silence_duration_ms - (self._ear.judged_ms - at_ms))
-        core.tell(SpeechPaused(item_id=self._require_item(), at_ms=at_ms, remaining_ms=remaining, fence=core.fence))
+        item_id, judged_ms = self._require_item(), self._ear.judged_ms
+        self._pausing.began(item_id, self._buffer.cut(max(self._start_ms, judged_ms - JUDGED_MS), judged_ms))
+        remaining = max(0.0, vad.silence_duration_ms - (judged_ms - at_ms))
+        core.tell(SpeechPaused(item_id=item_id, at_ms=at_ms, remaining_ms=remaining, fence=core.fence))
+
+    def learn(self, known: EndOfTurnVerdict | UserTranscript) -> None:
+        """More is known of the utterance under way; of a pause it may say that it has lasted long enough."""
+        if isinstance(known, EndOfTurnVerdict):
+            news = self._pausing.judged(known)
+        else:
+            news = self._pausing.heard(known.item_id, known.text)
+        vad = self._core.server_vad
+        if news and vad is not None and (found := self._ear.overdue(vad)) is not None:
+            self._judged(vad, found)
 
     def _turn_over(self, vad: ServerVad, at_ms: float) -> None:
         """The utterance ended at ``at_ms``: it is a turn, unless it says nothing or the model takes its turns itself."""
@@ -376,7 +391,7 @@ class InputSide:
 
     def reconfigured(self, before: SessionConfig) -> None:
         """Turn detection may have been turned on or off."""
-        was_on, vad = isinstance(before.turn_detection, ServerVad), self._core.server_vad
+        was_on, vad = before.turn_detection is not None, self._core.server_vad
         if was_on == (vad is not None):
             return
         if vad is None:

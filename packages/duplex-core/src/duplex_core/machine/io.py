@@ -28,6 +28,14 @@ class SpeechFrames(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
 
 
+class EndOfTurnVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the end-of-turn detector said to :class:`JudgeEndOfTurn`: the probability that the speaker has finished."""
+
+    item_id: str
+    serial: int
+    probability: float
+
+
 class TimerFired(msgspec.Struct, frozen=True, kw_only=True):
     """A timer set by :class:`SetTimer` is due."""
 
@@ -42,15 +50,15 @@ class CloseRequested(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: CloseReason
     error: ErrorInfo | None = None
+    detail: str | None = None
 
 
 class SlotReleased(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the session held is free; answers :class:`ReleaseSlot`."""
 
 
-MachineInput = Command | Decision | SpeechFrames | TimerFired | CloseRequested | SlotReleased
+MachineInput = Command | Decision | SpeechFrames | EndOfTurnVerdict | TimerFired | CloseRequested | SlotReleased
 
-    detail: str | None = None
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
@@ -81,6 +89,18 @@ class ResetDetector(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: float
 
 
+class JudgeEndOfTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask the end-of-turn detector, if there is one, about the utterance that fell silent; takes the place of an earlier one.
+
+    ``pcm`` is the end of the utterance and the silence so far (16-bit mono PCM at the model's input rate). Under
+    ``semantic_vad`` only. Without a detector, or when it fails, no answer comes, and the turn ends by other rules.
+    """
+
+    item_id: str
+    serial: int
+    pcm: bytes
+
+
 class AbortOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch advanced to ``fence``: abort all output-lane stage work, drop its late results, drop unsent deltas.
 
@@ -94,7 +114,7 @@ class ReleaseSlot(msgspec.Struct, frozen=True, kw_only=True):
     """Abort everything, close the model session, give the slot back; then send :class:`SlotReleased`."""
 
 
-Effect = Tell | SetTimer | Detect | ResetDetector | AbortOutput | ReleaseSlot
+Effect = Tell | SetTimer | Detect | ResetDetector | JudgeEndOfTurn | AbortOutput | ReleaseSlot
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

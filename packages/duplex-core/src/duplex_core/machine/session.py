@@ -34,6 +34,7 @@ from duplex_core.machine.editing import Editing
 from duplex_core.machine.input import COMMIT_TIMER, STALL_TIMER, InputSide
 from duplex_core.machine.io import (
     CloseRequested,
+    EndOfTurnVerdict,
     MachineInput,
     ReleaseSlot,
     SlotReleased,
@@ -117,7 +118,6 @@ class SessionMachine:
         """The conversation as a model would be told it now: answers only as far as they were heard."""
         return self._output.sounding.heard_history()
 
-    # -- driving ------------------------------------------------------------------------------------------------------
     def attach(self, generation: int) -> SessionView:
         """The session belongs to its attachment number ``generation`` from here on; it as that attachment sees it.
 
@@ -126,6 +126,7 @@ class SessionMachine:
         self._core.attachment_generation = generation
         return self._core.view()
 
+    # -- driving ------------------------------------------------------------------------------------------------------
 
     def open(self, now_ms: float) -> Step:
         """The first step: ``session.created``."""
@@ -178,11 +179,13 @@ class SessionMachine:
         after = core.take_step()
         return Step(events=before.events + after.events, effects=before.effects + after.effects)
 
-    def _inside(self, event: m.Decision | SpeechFrames | TimerFired) -> None:
+    def _inside(self, event: m.Decision | SpeechFrames | EndOfTurnVerdict | TimerFired) -> None:
         """What comes from the engine's own side: decisions, verdicts, timers."""
         match event:
             case SpeechFrames():
                 self._input.frames(event)
+            case EndOfTurnVerdict():
+                self._input.learn(event)
             case TimerFired():
                 self._timer(event.key)
             case m.Speak():
@@ -197,6 +200,7 @@ class SessionMachine:
                 self._output.listen(event)
             case m.UserTranscript():
                 self._input.recognition.heard(event, self._input.pending_id)
+                self._input.learn(event)
             case m.TranscriptFailed():
                 self._input.recognition.failed(event, self._input.pending_id)
             case m.Failed():

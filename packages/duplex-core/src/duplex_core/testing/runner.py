@@ -23,6 +23,8 @@ from duplex_core.machine.exchange import Action, Exchange
 from duplex_core.machine.io import (
     AbortOutput,
     Detect,
+    EndOfTurnVerdict,
+    JudgeEndOfTurn,
     MachineInput,
     ReleaseSlot,
     ResetDetector,
@@ -40,6 +42,8 @@ from duplex_core.testing.stages import StageHost
 
 MS_PER_PIECE = 10.0
 """How long a stage takes for each piece, unless told otherwise."""
+MS_TO_JUDGE = 60.0
+"""How long an end-of-turn detector takes, if there is one."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +103,7 @@ class VirtualRunner:
         self.now_ms = 0.0
         self.released = False
         self.watch: Callable[[Event], None] | None = None
+        self.end_of_turn: Callable[[bytes], float] | None = None
         self._own_host = host is None
         self._ms_per_piece = ms_per_piece
         self._detector = LoudnessDetector(self.capabilities.input_rate_hz)
@@ -187,6 +192,8 @@ class VirtualRunner:
                     self._at(self.now_ms, lambda: self.exchange.take(verdicts, self.now_ms))
             case ResetDetector(start_ms=start_ms):
                 self._detector.reset(start_ms)
+            case JudgeEndOfTurn():
+                self._judge(action)
             case ReleaseSlot():
                 self._at(self.now_ms, self._release)
             case Submit(request=request):
@@ -199,6 +206,13 @@ class VirtualRunner:
                 self.events.append(action)
                 if self.watch is not None:
                     self.watch(action)
+
+    def _judge(self, asked: JudgeEndOfTurn) -> None:
+        if self.end_of_turn is not None:
+            verdict = EndOfTurnVerdict(
+                item_id=asked.item_id, serial=asked.serial, probability=self.end_of_turn(asked.pcm)
+            )
+            self._at(self.now_ms + MS_TO_JUDGE, lambda: self.exchange.take(verdict, self.now_ms))
 
     def _release(self) -> None:
         self.released = True
