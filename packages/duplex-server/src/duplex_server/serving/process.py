@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def run(coroutine: Coroutine[object, object, None]) -> None:
-    """Run the process's coroutine to its end, on uvloop where there is one."""
+def run(coroutine: Coroutine[object, object, T]) -> T:
+    """Run the process's coroutine to its end, on uvloop where there is one; what it returned."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
@@ -21,7 +24,7 @@ def run(coroutine: Coroutine[object, object, None]) -> None:
     else:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(coroutine)
+        return runner.run(coroutine)
 
 
 def settle_memory() -> None:

@@ -1,0 +1,96 @@
+"""What the engine costs for each session, from one session to 300 on one core, against a bare WebSocket echo.
+
+Run it from the root of the tree with `python -m benchmarks.engine`: the whole takes under six minutes, `--quick` under one. It
+starts each server afresh on one core, drives it from another, and writes `engine.json`, `engine-table.txt` (Markdown) and
+`engine.svg`. Ratios within one run are what counts: absolute times depend on the machine and on who else uses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.engine import interruptions, report
+from benchmarks.engine.chart import chart
+from benchmarks.engine.rounds import Row, Setup, frame_sizes, measure
+from duplex_server.serving.process import run as run_process
+
+COUNTS = (1, 10, 50, 100, 200, 300)
+QUICK_COUNTS = (10, 100)
+
+
+async def run(counts: Sequence[int], *, seconds: float, repeats: int, interrupting: int, core: int) -> report.Results:
+    """Measure everything, one thing after the other: the three setups of a step stand side by side in time."""
+    load_before = os.getloadavg()[0]
+    frames = await frame_sizes(core)
+    rows: list[Row] = []
+    for sessions in counts:
+        taken: dict[Setup, list[Row]] = {setup: [] for setup in Setup}
+        for _ in range(repeats):
+            for setup in Setup:
+                row = await measure(setup, sessions, seconds=seconds, core=core, frames=frames)
+                taken[setup].append(row)
+                print(f"{sessions:4} {setup.value}: {row.cpu_ms:.2f} ms of CPU per session-second", file=sys.stderr)
+        rows += [report.median_row(each) for each in taken.values()]
+    stops = [
+        await interruptions.by_command(interrupting, times=3, core=core),
+        await interruptions.by_speech(interrupting, times=3, core=core),
+    ]
+    return report.Results(
+        conditions=report.conditions(seconds=seconds, repeats=repeats, load_before=load_before),
+        frames=frames,
+        rows=rows,
+        interruptions=stops,
+    )
+
+
+def two_cores() -> tuple[int, int]:
+    """The server's core and the load generator's: the same one where there is no other."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) == 1:
+        print("there is one core only: the load generator takes its time from the server's", file=sys.stderr)
+    return cores[0], cores[-1]
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rows, for a first look")
+    parser.add_argument("--sessions", type=int, nargs="+", help="how many sessions at once, once for each step")
+    parser.add_argument("--seconds", type=float, help="how long each row is measured")
+    parser.add_argument("--repeats", type=int, default=1, help="how often; the median is shown")
+    parser.add_argument(
+        "--interrupting", type=int, default=report.INTERRUPTION_SESSIONS, help="sessions that are interrupted"
+    )
+    parser.add_argument("--out", type=Path, default=Path("benchmark-out"), help="folder for the results")
+    chosen = parser.parse_args()
+    server, load = two_cores()
+    os.sched_setaffinity(0, {load})
+    counts = chosen.sessions or (QUICK_COUNTS if chosen.quick else COUNTS)
+    results = run_process(
+        run(
+            counts,
+            seconds=chosen.seconds or (3.0 if chosen.quick else 8.0),
+            repeats=chosen.repeats,
+            interrupting=chosen.interrupting,
+            core=server,
+        )
+    )
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    written = {
+        "engine.json": report.to_json(results),
+        "engine-table.txt": report.table(results),
+        "engine.svg": chart(results),
+    }
+    for name, text in written.items():
+        (chosen.out / name).write_text(text, encoding="utf-8")
+    print(written["engine-table.txt"])
+
+
+if __name__ == "__main__":
+    main()
