@@ -22,7 +22,9 @@ COUNTS = (1, 10, 50, 100, 200, 300)
 QUICK_COUNTS = (10, 100)
 
 
-async def run(counts: Sequence[int], *, seconds: float, repeats: int, interrupting: int, core: int) -> report.Results:
+async def run(
+    counts: Sequence[int], *, seconds: float, repeats: int, interrupting: int, times: int, core: int
+) -> report.Results:
     """Measure everything, one thing after the other: the three setups of a step stand side by side in time."""
     load_before = os.getloadavg()[0]
     frames = await frame_sizes(core)
@@ -36,8 +38,8 @@ async def run(counts: Sequence[int], *, seconds: float, repeats: int, interrupti
                 print(f"{sessions:4} {setup.value}: {row.cpu_ms:.2f} ms of CPU per session-second", file=sys.stderr)
         rows += [report.median_row(each) for each in taken.values()]
     stops = [
-        await interruptions.by_command(interrupting, times=3, core=core),
-        await interruptions.by_speech(interrupting, times=3, core=core),
+        await interruptions.by_command(interrupting, times=times, core=core),
+        await interruptions.by_speech(interrupting, times=times, core=core),
     ]
     return report.Results(
         conditions=report.conditions(seconds=seconds, repeats=repeats, load_before=load_before),
@@ -67,6 +69,9 @@ def main() -> None:
     parser.add_argument(
         "--interrupting", type=int, default=report.INTERRUPTION_SESSIONS, help="sessions that are interrupted"
     )
+    parser.add_argument(
+        "--interruptions", type=int, default=3, help="how often each of them is, in each of the two ways"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmark-out"), help="folder for the results")
     chosen = parser.parse_args()
     server, load = two_cores()
@@ -78,6 +83,7 @@ def main() -> None:
             seconds=chosen.seconds or (3.0 if chosen.quick else 8.0),
             repeats=chosen.repeats,
             interrupting=chosen.interrupting,
+            times=chosen.interruptions,
             core=server,
         )
     )
