@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from duplex_core import commands as c
 from duplex_core import model as m
 from duplex_core.config import BACKCHANNELS, OverlapMode, OverlapSettings, ServerVad, Transcription
+from duplex_core.errors import ErrorCode, error
 from duplex_core.events import (
     InputCommitted,
     OutputBufferCleared,
@@ -258,3 +259,75 @@ def test_the_settings_can_be_changed_one_by_one_and_are_checked() -> None:
     assert bench.machine.config.overlap == OverlapSettings(backchannels=("jo",), short_ms=700)
     error = bench.refused(c.SessionUpdate(session=SessionPatch(overlap=OverlapPatch(long_ms=-1)))).error
     assert error.param == "session.overlap.long_ms"
+
+
+def ending(bench: Bench) -> None:
+    """The answer has been made, and its sound ends 400 ms from now."""
+    bench.end()
+    bench.wait(20_000 - 1000 - 400)
+    bench.events.clear()
+
+
+def test_an_acknowledgement_at_the_very_end_of_an_answer_is_a_turn() -> None:
+    """The user says yes while the last sound of a question is still to be heard."""
+    bench = answering()
+    ending(bench)
+    user(bench, 400)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Yes"))
+    quiet(bench, 700)
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+    assert verdicts(bench) == []
+    assert [count(bench, kind) for kind in (SpeechStarted, SpeechStopped, InputCommitted, ResponseCreated)] == [1] * 4
+    assert bench.machine.fence.epoch == 0
+    assert not bench.told(m.Interrupted)
+
+
+def test_noise_at_the_very_end_of_an_answer_is_none() -> None:
+    bench = answering(vad=ServerVad(idle_timeout_ms=5000))
+    ending(bench)
+    user(bench, 400)
+    bench.do(m.UserTranscript(item_id=pending(bench), text=""))
+    quiet(bench, 700)
+    assert verdicts(bench) == [NOISE]
+    assert count(bench, SpeechStarted) == 0
+    assert list(bench.timers) == ["idle"], "and nobody speaks"
+
+
+def test_words_at_the_very_end_of_an_answer_interrupt_nothing() -> None:
+    bench = answering()
+    ending(bench)
+    user(bench, 700)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Stop it"))
+    assert count(bench, SpeechStarted) == 1
+    assert count(bench, OutputBufferCleared) == 0
+    assert bench.machine.fence.epoch == 0
+
+
+def test_speech_that_could_not_be_recognised_is_judged_by_its_length() -> None:
+    bench = answering()
+    user(bench, 640)
+    bench.do(m.TranscriptFailed(item_id=pending(bench), error=error(ErrorCode.ENGINE_ERROR, "the recogniser broke")))
+    quiet(bench, 128)
+    assert verdicts(bench) == [], "not noise: nobody knows what was said"
+    quiet(bench, 600)
+    assert verdicts(bench) == [INTERRUPTION]
+
+
+@pytest.mark.parametrize(
+    ("ms", "verdict"), [(96, NOISE), (400, BACKCHANNEL), (640, INTERRUPTION), (1200, INTERRUPTION)]
+)
+def test_without_any_words_length_decides_in_the_end(ms: float, verdict: OverlapVerdict) -> None:
+    bench = answering()
+    user(bench, ms)
+    quiet(bench, 700)
+    assert verdicts(bench) == [verdict]
+
+
+def test_the_padding_of_the_next_speech_does_not_reach_into_what_was_let_pass() -> None:
+    bench = answering(vad=ServerVad(prefix_padding_ms=2000, silence_duration_ms=200))
+    user(bench, 320)
+    ended_ms = bench.sent_ms
+    quiet(bench, 320)
+    assert verdicts(bench) == [BACKCHANNEL]
+    user(bench, 1200)
+    assert bench.only(SpeechStarted).audio_start_ms == int(ended_ms)

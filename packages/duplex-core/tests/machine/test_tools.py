@@ -7,7 +7,7 @@ import pytest
 from duplex_core import commands as c
 from duplex_core import events as e
 from duplex_core import model as m
-from duplex_core.config import FunctionTool, ServerVad
+from duplex_core.config import FunctionTool, ServerVad, ToolFunction, ToolMode
 from duplex_core.errors import ErrorCode
 from duplex_core.events import (
     FunctionArgumentsDelta,
@@ -19,7 +19,7 @@ from duplex_core.events import (
 from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, ItemStatus
 from duplex_core.machine.io import Step
 from duplex_core.machine.output import ModelFault
-from duplex_core.patch import ItemReference, ResponseParams
+from duplex_core.patch import ItemReference, ResponseParams, SessionPatch
 from tests.support.machines import Bench, kinds, said, told
 
 
@@ -227,3 +227,14 @@ def test_it_is_answered_at_once_when_the_speech_is_withdrawn() -> None:
     bench = called()
     bench.do(c.InputAudioBufferClear())
     assert len(bench.of(e.ResponseCreated)) == 1
+
+
+def test_what_waits_was_checked_when_it_came() -> None:
+    """Its tools may be gone by the time that it is carried out: that is no fault of the command that sets it free."""
+    bench = called(create_response=False)
+    bench.do(c.ResponseCreate(response=ResponseParams(tool_choice=ToolFunction(name="clock"), metadata={"k": "v"})))
+    bench.do(c.SessionUpdate(session=SessionPatch(tools=[], tool_choice=ToolMode.AUTO)))
+    assert not bench.of(e.ErrorEvent)
+    bench.speech("." * 20)
+    assert bench.told(m.Respond)[-1].config.tool_choice == ToolFunction(name="clock")
+    assert bench.of(e.ResponseCreated)[-1].response.metadata == {"k": "v"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from duplex_core.commands import BargeIn, PlaybackAck
+from duplex_core.config import SessionConfig
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.events import StatusReason
 from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, Item, ItemStatus
@@ -21,9 +22,10 @@ from duplex_core.patch import ItemReference, ResponseParams, apply_response_para
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for an answer that waits until the user has spoken. ``turn`` is the last turn when it came."""
+    """A request for an answer that waits until the user has spoken, checked already. ``turn`` is the last turn when it came."""
 
-    params: ResponseParams
+    config: SessionConfig
+    metadata: dict[str, str] | None
     turn: int
 
 
@@ -47,7 +49,7 @@ class Asking:
         self._output.require_idle()
         config = apply_response_params(core.config, params, core.capabilities)
         if self._waits_for_the_user(params):
-            self._held = Held(params=params, turn=core.fence.turn)
+            self._held = Held(config=config, metadata=params.metadata, turn=core.fence.turn)
             return
         history = None if params.input is None else self._given(params.input)
         self._output.open(
@@ -72,7 +74,7 @@ class Asking:
             return
         self._held = None
         if core.fence.turn == held.turn and self._output.response is None:
-            self.respond(held.params)
+            self._output.open(ResponseCause.CLIENT, config=held.config, metadata=held.metadata)
 
     def _given(self, given: tuple[Item | ItemReference, ...]) -> tuple[Item, ...]:
         """The history that one response is to be made from instead of the conversation's."""

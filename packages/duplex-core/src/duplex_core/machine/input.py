@@ -178,8 +178,7 @@ class InputSide:
         self._core.emit(SpeechStarted(audio_start_ms=int(self._start_ms), item_id=self._require_item()))
         if interrupts_at_ms is not None:
             self._overlapping.tell(OverlapVerdict.INTERRUPTION, interrupts_at_ms, self._output.audible_id)
-            if self._output.audible:
-                self._output.interrupt(StatusReason.TURN_DETECTED)
+            self._output.interrupt(StatusReason.TURN_DETECTED)
 
     def reconsider(self, *, ended: bool = False) -> None:
         """Judge the speech over the answer with what is known now; called when more is."""
@@ -189,19 +188,24 @@ class InputSide:
         paused = self._core.lanes.hearing is Hearing.PAUSED
         transcript = self.recognition.so_far(self._require_item())
         verdict = overlap.judge(self._ear.spoken_until_ms, transcript, paused=paused, ended=ended)
-        if overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
+        late = verdict is OverlapVerdict.BACKCHANNEL and not self._output.audible
+        if late or overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
             self._take_turn()
         elif verdict is not None:
             overlap.tell(verdict, overlap.question.onset_ms, overlap.question.response_id)
             self._let_pass()
 
     def _take_turn(self) -> None:
-        """The speech over the answer is a turn: tell of it, and stop the answer unless that has been done."""
+        """The speech over the answer is a turn: tell of it, and stop the answer unless that has been done, or it is over.
+
+        An acknowledgement at the very end of an answer may well be the answer to it.
+        """
+        over = not self._output.audible
         by_others = self._overlapping.answered_by_others
-        question = self._overlapping.close(resume=False)
+        question = self._overlapping.close(resume=over and not by_others)
         self.recognition.hushed = False
         if question is not None:
-            self._announce_speech(None if by_others else question.onset_ms)
+            self._announce_speech(None if over or by_others else question.onset_ms)
 
     def _let_pass(self) -> None:
         """The speech over the answer is no turn: the answer goes on, and what is said from here on is judged anew."""
@@ -209,6 +213,7 @@ class InputSide:
         self._floor_ms = max(self._floor_ms, self._ear.spoken_until_ms)
         self._drop_speech()
         self._ear.restart(judged_ms, self._buffer.cut(judged_ms, self._buffer.end_ms))
+        self._output.sounding.arm_idle()
 
     def _speech_paused(self, vad: ServerVad, at_ms: float) -> None:
         core = self._core

@@ -33,9 +33,9 @@ class Recognition:
         return state.last if state is not None and state.final and state.error is None else None
 
     def so_far(self, item_id: str) -> str | None:
-        """What is understood of an item or of speech under way; ``None`` when nothing has been tried yet."""
+        """What is understood of an item or of speech under way; ``None`` when nothing was tried yet, or it failed."""
         state = self._states.get(item_id)
-        return state.last if state is not None else None
+        return state.last if state is not None and state.error is None else None
 
     def heard(self, decision: UserTranscript, pending_id: str | None) -> None:
         """More was understood of an item, or of the speech that will be the item ``pending_id``."""
