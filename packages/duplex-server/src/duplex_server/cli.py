@@ -89,6 +89,12 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
         bool, typer.Option("--allow-unauthenticated", help="Listen beyond this machine without a key.")
     ] = False,
     detector: Annotated[str, typer.Option(help="Speech detector: silero, energy, or a plugin's.")] = DEFAULT_DETECTOR,
+    end_of_turn: Annotated[
+        str | None,
+        typer.Option(
+            help="End-of-turn detector for semantic_vad: smart-turn (an extra), or a plugin's; none by default."
+        ),
+    ] = None,
     transcriber: Annotated[
         str | None, typer.Option(help="Transcriber of a plugin's, for a model that does not transcribe by itself.")
     ] = None,
@@ -105,7 +111,9 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
     try:
         settings = read_settings(deploy, assignments or [], os.environ)
         served = prepare(plugins, model, lambda kind: validate(kind, settings))
-        engine = EngineSettings(max_sessions=max_sessions, detector=detector, transcriber=transcriber)
+        engine = EngineSettings(
+            max_sessions=max_sessions, detector=detector, end_of_turn=end_of_turn, transcriber=transcriber
+        )
         listener = listen(host, port)
     except (PluginError, DeployError, ModelUnavailable, ListenError) as exc:
         _stop(str(exc))

@@ -5,6 +5,7 @@ runner (a feed per session) and, for the detectors themselves, by the services' 
 silence durations, padding and interruptions belong to the session machine, which gets probabilities from here and no more.
 """
 
+from duplex_server.detectors.both import Detectors
 from duplex_server.detectors.end_of_turn import EndOfTurnService, EndOfTurnStats
 from duplex_server.detectors.energy import EnergyDetector
 from duplex_server.detectors.onnx import DetectorUnavailable
@@ -27,6 +28,7 @@ __all__ = [
     "DetectorService",
     "DetectorStats",
     "DetectorUnavailable",
+    "Detectors",
     "EndOfTurnService",
     "EndOfTurnStats",
     "EnergyDetector",

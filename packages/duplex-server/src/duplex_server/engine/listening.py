@@ -1,7 +1,8 @@
-"""One session's ear: the user's audio to the speech detector, and the detector's verdicts on the session's own time line.
+"""One session's ear: the user's audio to the detectors, and their verdicts on the session's own time line.
 
 Owns the detector feed of one session, the resampler before it, and the offset between the feed's clock and the session's.
-Called by the session runner with the machine's ``Detect`` and ``ResetDetector`` effects. Must never judge anything itself.
+Called by the session runner with the machine's ``Detect``, ``ResetDetector`` and ``JudgeEndOfTurn`` effects. Must never judge
+anything itself.
 """
 
 from __future__ import annotations
@@ -12,28 +13,30 @@ import msgspec
 import numpy as np
 
 from duplex_core.detection import SpeechFrame
-from duplex_core.machine.io import Detect, ResetDetector, SpeechFrames
+from duplex_core.machine.io import Detect, EndOfTurnVerdict, JudgeEndOfTurn, ResetDetector, SpeechFrames
 from duplex_server.audio import StreamResampler
-from duplex_server.detectors import DetectorFeed, DetectorService, UnjudgedAudio
+from duplex_server.detectors import DetectorFeed, Detectors, UnjudgedAudio
 
 
 class Listening:
-    """The detector as one session sees it. The feed is opened with the first audio and closed by :meth:`close`."""
+    """The detectors as one session sees them. The feed is opened with the first audio and closed by :meth:`close`."""
 
     def __init__(
         self,
-        service: DetectorService,
+        detectors: Detectors,
         session_id: str,
         rate_hz: int,
         *,
-        on_frames: Callable[[SpeechFrames], None],
+        on_verdict: Callable[[SpeechFrames | EndOfTurnVerdict], None],
         on_unjudged: Callable[[UnjudgedAudio], None],
     ) -> None:
         """Make it for a model that hears ``rate_hz``; both callbacks are called on the event loop."""
-        self._service = service
+        self._service = detectors.speech
+        self._end_of_turn = detectors.end_of_turn
         self._session_id = session_id
-        self._stream = StreamResampler(rate_hz, service.detector.rate_hz)
-        self._on_frames = on_frames
+        self._rate_hz = rate_hz
+        self._stream = StreamResampler(rate_hz, self._service.detector.rate_hz)
+        self._on_verdict = on_verdict
         self._on_unjudged = on_unjudged
         self._feed: DetectorFeed | None = None
         self._generation = 0
@@ -53,8 +56,24 @@ class Listening:
         feed.reset()
         self._offset_ms = effect.start_ms - feed.position_ms
 
+    def judge(self, effect: JudgeEndOfTurn) -> None:
+        """Have an utterance judged that fell silent, if there is a detector for it."""
+        service = self._end_of_turn
+        if service is None:
+            return
+        stream = StreamResampler(self._rate_hz, service.detector.rate_hz)
+        samples = np.frombuffer(effect.pcm, "<i2").astype(np.int16, copy=False)
+        samples = np.concatenate((stream.push(samples), stream.flush()))
+
+        def tell(probability: float) -> None:
+            self._on_verdict(EndOfTurnVerdict(item_id=effect.item_id, serial=effect.serial, probability=probability))
+
+        service.judge(self._session_id, samples, tell)
+
     def close(self) -> None:
         """Judge nothing more. Idempotent."""
+        if self._end_of_turn is not None:
+            self._end_of_turn.forget(self._session_id)
         if self._feed is not None:
             self._feed.close()
 
@@ -65,4 +84,4 @@ class Listening:
 
     def _judged(self, frames: Sequence[SpeechFrame]) -> None:
         placed = tuple(msgspec.structs.replace(frame, start_ms=frame.start_ms + self._offset_ms) for frame in frames)
-        self._on_frames(SpeechFrames(frames=placed, generation=self._generation))
+        self._on_verdict(SpeechFrames(frames=placed, generation=self._generation))

@@ -18,7 +18,7 @@ from duplex_core.machine.session import SessionMachine
 from duplex_core.observers import SessionObserver
 from duplex_core.patch import SessionPatch
 from duplex_core.stages import StageReply
-from duplex_server.detectors import DetectorService
+from duplex_server.detectors import Detectors
 from duplex_server.engine.attachment import Attachment, not_found
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.metrics import EngineMetrics
@@ -52,7 +52,7 @@ class SessionManager:
         *,
         served: ServedModel,
         stages: StageHost,
-        detectors: DetectorService,
+        detectors: Detectors,
         observers: Sequence[SessionObserver],
         metrics: EngineMetrics,
         max_sessions: int,

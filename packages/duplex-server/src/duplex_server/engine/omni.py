@@ -17,8 +17,8 @@ from duplex_core.observers import SessionObserver, SessionObserverSpec
 from duplex_core.patch import SessionPatch
 from duplex_core.plugins import PluginHost
 from duplex_core.stages import StageReply
-from duplex_server.detectors import DetectorService
 from duplex_server.engine.chat import AsyncOmni, resolve
+from duplex_server.engine.detecting import load_detectors
 from duplex_server.engine.handle import DuplexSessionHandle
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.manager import SessionManager
@@ -31,15 +31,20 @@ DEFAULT_DETECTOR = "silero"
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the duplex half runs. ``max_sessions`` of ``None`` is the model package's own default.
+    """How the duplex half runs.
 
-    ``transcriber`` names one for a model that does not transcribe by itself. ``lifetime`` says how long a session is kept without
-    its client, and how much of what it told.
+    Attributes:
+        max_sessions: most sessions at a time; ``None`` is the model package's own default.
+        detector: the speech detector.
+        end_of_turn: the end-of-turn detector for sessions under ``semantic_vad``; without one they go by words and silence.
+        transcriber: one for a model that does not transcribe by itself.
+        lifetime: how long a session is kept without its client, and how much of what it told.
     """
 
     max_sessions: int | None = None
     detector: str = DEFAULT_DETECTOR
     lifetime: Lifetime = Lifetime()
+    end_of_turn: str | None = None
     transcriber: str | None = None
 
 
@@ -68,17 +73,17 @@ class DuplexOmni(AsyncOmni):
         deploy: Mapping[str, Any] | None = None,
         settings: EngineSettings | None = None,
     ) -> AsyncIterator[Self]:
-        """Load a model and its detector and hold them until the ``async with`` block ends; then all sessions end.
+        """Load a model and its detectors and hold them until the ``async with`` block ends; then all sessions end.
 
         Args:
             model: a prepared model, or what ``duplex-server serve`` takes; ``None`` is the embedded default.
             plugins: what is installed; looked up when not given.
             deploy: deploy settings, when ``model`` is not prepared yet.
-            settings: how many sessions, which detector.
+            settings: how many sessions, which detectors.
 
         Raises:
             PluginError: no installed package serves the model.
-            ModelUnavailable: it cannot be served with these settings, or the detector or an observer does not start.
+            ModelUnavailable: it cannot be served with these settings, or a detector or an observer does not start.
             StageStartError: a stage did not start.
             pydantic.ValidationError: a deploy setting is wrong.
         """
@@ -89,11 +94,12 @@ class DuplexOmni(AsyncOmni):
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        """Hold the detector, then the stages, then the sessions."""
-        detectors = await self._load_detector()
+        """Hold the detectors, then the stages, then the sessions."""
+        chosen = self._settings
+        detectors = await load_detectors(self.plugins, speech=chosen.detector, end_of_turn=chosen.end_of_turn)
         try:
             observers = [_started(spec) for spec in self.plugins.observers.values()]
-            wanted = self._settings.max_sessions
+            wanted = chosen.max_sessions
             manager = SessionManager(
                 served=self.served,
                 stages=self._stages,
@@ -101,7 +107,7 @@ class DuplexOmni(AsyncOmni):
                 observers=observers,
                 metrics=self.metrics,
                 max_sessions=self.served.spec.max_sessions if wanted is None else wanted,
-                lifetime=self._settings.lifetime,
+                lifetime=chosen.lifetime,
             )
             self._orchestrator = Orchestrator(manager, super()._on_reply)
             async with super()._running():
@@ -111,18 +117,6 @@ class DuplexOmni(AsyncOmni):
                     await manager.shutdown()
         finally:
             await detectors.aclose()
-
-    async def _load_detector(self) -> DetectorService:
-        wanted = self._settings.detector
-        spec = self.plugins.detectors.get(wanted)
-        if spec is None:
-            known = ", ".join(sorted(self.plugins.detectors)) or "none"
-            raise ModelUnavailable(f"there is no speech detector {wanted!r}; installed are: {known}")
-        try:
-            detector = await asyncio.to_thread(spec.create)
-        except Exception as exc:
-            raise ModelUnavailable(f"the speech detector {wanted} did not load: {exc}") from exc
-        return DetectorService(detector)
 
     @property
     def sessions(self) -> SessionManager:

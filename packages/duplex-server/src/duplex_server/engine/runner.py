@@ -32,6 +32,8 @@ from duplex_core.machine.io import (
     AbortOutput,
     CloseRequested,
     Detect,
+    EndOfTurnVerdict,
+    JudgeEndOfTurn,
     ReleaseSlot,
     ResetDetector,
     SetTimer,
@@ -45,7 +47,7 @@ from duplex_core.model import Abort, Deadline, Decision, EndTurn, ModelSession, 
 from duplex_core.observers import ObservedSession
 from duplex_core.patch import SessionPatch
 from duplex_core.stages import Lane, StageFailed, StageOutput, StageReply
-from duplex_server.detectors import DetectorService, UnjudgedAudio
+from duplex_server.detectors import Detectors, UnjudgedAudio
 from duplex_server.engine.attachment import Attachments
 from duplex_server.engine.hearing import Hearing
 from duplex_server.engine.holdings import Holdings
@@ -79,7 +81,7 @@ class Draining(msgspec.Struct, frozen=True):
     """The server will stop: end as soon as no answer is being made."""
 
 
-Own = StageReply | SpeechFrames | TimerFired | Deadline | CloseRequested | Draining | LeaseOver
+Own = StageReply | SpeechFrames | EndOfTurnVerdict | TimerFired | Deadline | CloseRequested | Draining | LeaseOver
 """What the engine itself puts into a mailbox."""
 Entry = Command | Own | SlotReleased | _Opening
 
@@ -98,7 +100,7 @@ class SessionRunner:
         input_rate_hz: int,
         output_rate_hz: int,
         stages: StageHost,
-        detectors: DetectorService,
+        detectors: Detectors,
         watch: Watch,
         metrics: EngineMetrics,
         free_slot: Callable[[], None],
@@ -115,7 +117,7 @@ class SessionRunner:
             input_rate_hz: at which the model hears.
             output_rate_hz: at which it speaks.
             stages: where its work is done.
-            detectors: who hears speech.
+            detectors: who hears speech, and the end of turns.
             watch: who looks on.
             metrics: what is counted.
             free_slot: gives the slot back; may be called more than once.
@@ -129,7 +131,7 @@ class SessionRunner:
         self._exchange = Exchange(machine, model, self._perform, adapt=self._speak)
         self._speaking = Speaking(output_rate_hz)
         self._hearing = Hearing(input_rate_hz)
-        listening = Listening(detectors, session_id, input_rate_hz, on_frames=self.post, on_unjudged=self._unjudged)
+        listening = Listening(detectors, session_id, input_rate_hz, on_verdict=self.post, on_unjudged=self._unjudged)
         self._holdings = Holdings(stages=stages, listening=listening, ring=self.post, free_slot=free_slot)
         self._own_name = own_name
         self._watch = watch
@@ -243,7 +245,7 @@ class SessionRunner:
                 self._replied(entry, now_ms)
             case Deadline():
                 self._exchange.wake(entry.key, now_ms)
-            case TimerFired() | SpeechFrames() | CloseRequested() | SlotReleased():
+            case TimerFired() | SpeechFrames() | EndOfTurnVerdict() | CloseRequested() | SlotReleased():
                 self._exchange.take(entry, now_ms)
             case _:
                 self._command(entry, now_ms)
@@ -314,6 +316,8 @@ class SessionRunner:
                 self._holdings.listening.detect(action)
             case ResetDetector():
                 self._holdings.listening.reset(action)
+            case JudgeEndOfTurn():
+                self._holdings.listening.judge(action)
             case AbortOutput(fence=fence):
                 self._speaking.reset()
                 self._holdings.abort_lane(Lane.OUTPUT)

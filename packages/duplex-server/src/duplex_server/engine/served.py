@@ -130,7 +130,8 @@ def prepare(
         spec=spec,
         checkpoint=checkpoint,
         deploy=deploy,
-        capabilities=capabilities,
+        # The server decides about turns, and it has a rule also where no detector hears whether they are finished.
+        capabilities=msgspec.structs.replace(capabilities, semantic_vad=True),
         config=msgspec.structs.replace(config, model=name),
         plan=plan,
     )
