@@ -18,10 +18,12 @@ from duplex_core import commands as c
 from duplex_core import model as m
 from duplex_core.capabilities import TurnPolicy
 from duplex_core.config import (
+    Eagerness,
     FunctionTool,
     Modality,
     OverlapMode,
     OverlapSettings,
+    SemanticVad,
     ServerVad,
     ToolFunction,
     TurnDetection,
@@ -43,7 +45,16 @@ from duplex_core.events import (
 from duplex_core.fence import Fence
 from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, Role, item_text
 from duplex_core.ledger import CommitPolicy, PlaybackLedger
-from duplex_core.machine.io import CloseRequested, MachineInput, SlotReleased, SpeechFrames, Step, TimerFired
+from duplex_core.machine.io import (
+    CloseRequested,
+    EndOfTurnVerdict,
+    JudgeEndOfTurn,
+    MachineInput,
+    SlotReleased,
+    SpeechFrames,
+    Step,
+    TimerFired,
+)
 from duplex_core.machine.table import Answer, Hearing, Life, Sound
 from duplex_core.patch import (
     AudioPatch,
@@ -68,6 +79,12 @@ detections: st.SearchStrategy[TurnDetection | None] = st.one_of(
         create_response=st.booleans(),
         interrupt_response=st.booleans(),
         idle_timeout_ms=st.sampled_from([None, 1000, 4000]),
+    ),
+    st.builds(
+        SemanticVad,
+        eagerness=st.sampled_from(Eagerness),
+        create_response=st.booleans(),
+        interrupt_response=st.booleans(),
     ),
 )
 times = st.floats(0.0, 3000.0)
@@ -103,7 +120,7 @@ class Conversation(RuleBasedStateMachine):
     )
     def begin(
         self,
-        vad: ServerVad | None,
+        vad: TurnDetection | None,
         policy: TurnPolicy,
         commit_policy: CommitPolicy,
         modality: Modality,
@@ -114,7 +131,7 @@ class Conversation(RuleBasedStateMachine):
             overlap=OverlapSettings(mode=overlap),
             commit_policy=commit_policy,
             modality=modality,
-            capabilities={"turn_policy": policy, "tools": True, "input_transcription": True},
+            capabilities={"turn_policy": policy, "tools": True, "input_transcription": True, "semantic_vad": True},
         )
         self.fences: list[Fence] = [self.bench.fence]
         self.model_fence: Fence | None = None
@@ -184,6 +201,15 @@ class Conversation(RuleBasedStateMachine):
             ready = self.bench.unjudged_from_ms - self.bench.judged_ms >= FRAME_MS
             if ready and self.bench.machine._core.server_vad is not None:
                 self._after(self.bench.judge(verdict))
+
+    @rule(probability=st.floats(0.0, 1.0), age=st.sampled_from([0, 0, 0, 1]))
+    def judge_end(self, probability: float, age: int) -> None:
+        """The end-of-turn detector answers, at once or too late."""
+        asked = [effect for effect in self.bench.effects if isinstance(effect, JudgeEndOfTurn)]
+        if len(asked) > age:
+            about = asked[-1 - age]
+            verdict = EndOfTurnVerdict(item_id=about.item_id, serial=about.serial, probability=probability)
+            self.give(verdict)
 
     @precondition(lambda self: self.bench.generation > 0)
     @rule()
@@ -279,7 +305,7 @@ class Conversation(RuleBasedStateMachine):
     )
     def update(
         self,
-        vad: ServerVad | None,
+        vad: TurnDetection | None,
         policy: CommitPolicy | UnsetType,
         tools: list[FunctionTool] | UnsetType,
         bad: bool,
@@ -469,6 +495,8 @@ Conversation.TestCase.settings = hypothesis.settings(
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
     report_multiple_bugs=False,
-    phases=(hypothesis.Phase.generate,),
+    phases=(
+        hypothesis.Phase.generate,
+    ),  # a failing conversation is printed as it was; Phase.shrink takes minutes to shorten it
 )
 TestConversations = Conversation.TestCase
