@@ -50,6 +50,7 @@ class ErrorCode(enum.Enum):
     SESSION_NOT_FOUND = "session_not_found"
     MODEL_NOT_FOUND = "model_not_found"
     UNAUTHORIZED = "invalid_api_key"
+    ORIGIN_NOT_ALLOWED = "origin_not_allowed"
     # The engine
     ENGINE_ERROR = "engine_error"
     CONTEXT_FULL = "context_length_exceeded"

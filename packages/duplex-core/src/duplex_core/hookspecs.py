@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import pluggy
 
+from duplex_core.authentication import AuthenticatorSpec
 from duplex_core.detection import EndOfTurnSpec, TurnDetectorSpec
 from duplex_core.observers import SessionObserverSpec
 from duplex_core.spec import ModelSpec
@@ -328,5 +329,44 @@ def duplex_register_commands() -> Sequence[SubcommandSpec]:
             @hookimpl
             def duplex_register_commands() -> list[SubcommandSpec]:
                 return [SubcommandSpec(id="greet", summary="greet somebody", run=greet)]
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def duplex_register_authenticators() -> Sequence[AuthenticatorSpec]:
+    """Decide who may use the server.
+
+    When: once for each process that loads plugins. ``create`` of the one that ``--authenticator`` names is called later, when
+    the server starts, on a worker thread, where it may read files. Its ``authenticate`` is called for each socket and each HTTP
+    request under ``/v1`` that shows neither the server's own key nor a client secret, before anything else of it is read.
+    Where: the server's main process, on the event loop.
+    Returns: one :class:`~duplex_core.authentication.AuthenticatorSpec` for each authenticator.
+
+    Example:
+        An authenticator that reads the keys of its users from a file, ``NAME KEY`` in each line::
+
+            import hmac
+            import os
+            from pathlib import Path
+
+            from duplex_core.authentication import AuthenticatorSpec, Credentials, Principal
+            from duplex_core.hookspecs import hookimpl
+
+
+            class KeyFile:
+                def __init__(self) -> None:
+                    lines = Path(os.environ["KEY_FILE"]).read_text().splitlines()
+                    self.keys = [(name, key.encode()) for name, key in (line.split() for line in lines)]
+
+                async def authenticate(self, credentials: Credentials) -> Principal | None:
+                    shown = (credentials.key or "").encode()
+                    found = [name for name, key in self.keys if hmac.compare_digest(shown, key)]
+                    return Principal(id=found[0]) if found else None
+
+
+            @hookimpl
+            def duplex_register_authenticators() -> list[AuthenticatorSpec]:
+                return [AuthenticatorSpec(id="key-file", summary="a file of keys", create=KeyFile)]
     """
     raise NotImplementedError

@@ -21,6 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 import duplex_core
 from duplex_core import hookspecs
+from duplex_core.authentication import AuthenticatorSpec
 from duplex_core.detection import EndOfTurnSpec, TurnDetectorSpec
 from duplex_core.observers import SessionObserverSpec
 from duplex_core.spec import Checkpoint, ModelSpec
@@ -39,6 +40,7 @@ Spec = (
     | SessionObserverSpec
     | StageRuntimeSpec
     | SubcommandSpec
+    | AuthenticatorSpec
 )
 
 SPEC_TYPES: dict[str, type[Spec]] = {
@@ -49,6 +51,7 @@ SPEC_TYPES: dict[str, type[Spec]] = {
     "duplex_register_session_observers": SessionObserverSpec,
     "duplex_register_stage_runtimes": StageRuntimeSpec,
     "duplex_register_commands": SubcommandSpec,
+    "duplex_register_authenticators": AuthenticatorSpec,
 }
 """Hook name to the type of what it registers."""
 
@@ -60,6 +63,7 @@ _KINDS: dict[type[Spec], str] = {
     SessionObserverSpec: "session observer",
     StageRuntimeSpec: "stage runtime",
     SubcommandSpec: "sub-command",
+    AuthenticatorSpec: "authenticator",
 }
 
 
@@ -111,6 +115,7 @@ class PluginHost:
     observers: Mapping[str, SessionObserverSpec]
     runtimes: Mapping[str, StageRuntimeSpec]
     commands: Mapping[str, SubcommandSpec]
+    authenticators: Mapping[str, AuthenticatorSpec]
     reports: tuple[PluginReport, ...]
 
     @property
@@ -199,6 +204,7 @@ def load_plugins(extra: Sequence[object] = ()) -> PluginHost:
         observers=tables[SessionObserverSpec],
         runtimes=tables[StageRuntimeSpec],
         commands=tables[SubcommandSpec],
+        authenticators=tables[AuthenticatorSpec],
         reports=tuple(report for report, _ in loaded),
     )
 

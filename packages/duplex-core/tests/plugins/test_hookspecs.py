@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from duplex_core import hookspecs
+from duplex_core.authentication import Credentials, Principal
 from duplex_core.config import SessionConfig
 from duplex_core.events import CloseReason
 from duplex_core.fence import Fence
@@ -112,6 +113,19 @@ def commands_work(host: PluginHost, _folder: Path, _log: object) -> None:
     assert host.commands["greet"].run([]) == 2
 
 
+def authenticators_work(host: PluginHost, folder: Path, _log: object) -> None:
+    (folder / "keys").write_text("ada 1815\nalan 1912\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KEY_FILE", str(folder / "keys"))
+        authenticator = host.authenticators["key-file"].create()
+
+    async def ask(key: str | None) -> Principal | None:
+        shown = Credentials(key=key, headers={}, client_host=None, path="/v1/realtime")
+        return await authenticator.authenticate(shown)
+
+    assert [asyncio.run(ask(key)) for key in ("1912", "1913", None)] == [Principal(id="alan"), None, None]
+
+
 WORKING: dict[str, Callable[[PluginHost, Path, pytest.LogCaptureFixture], None]] = {
     "duplex_register_models": models_work,
     "duplex_register_turn_detectors": detectors_work,
@@ -120,6 +134,7 @@ WORKING: dict[str, Callable[[PluginHost, Path, pytest.LogCaptureFixture], None]]
     "duplex_register_session_observers": observers_work,
     "duplex_register_stage_runtimes": runtimes_work,
     "duplex_register_commands": commands_work,
+    "duplex_register_authenticators": authenticators_work,
 }
 """Hook name to the test of what its example registers."""
 

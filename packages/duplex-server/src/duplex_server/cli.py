@@ -7,6 +7,8 @@ been.
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import logging
 import os
 import socket
@@ -18,16 +20,19 @@ from rich.console import Console
 from rich.table import Table
 
 import duplex_server
+from duplex_core.authentication import Authenticator, AuthenticatorSpec
 from duplex_core.plugins import PluginError, PluginHost, PluginReport, load_plugins
 from duplex_core.subcommands import SubcommandSpec
 from duplex_server import builtins
 from duplex_server.deploy import DeployError, read_settings, validate
+from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.omni import DEFAULT_DETECTOR, DuplexOmni, EngineSettings
 from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare
 from duplex_server.engine.stages.host import StageStartError
 from duplex_server.serving.app import create_app
+from duplex_server.serving.origins import is_loopback
 from duplex_server.serving.process import run, settle_memory
-from duplex_server.serving.server import ListenError, address_of, is_loopback, listen
+from duplex_server.serving.server import ListenError, address_of, listen
 from duplex_server.serving.server import serve as serve_until_told
 
 OWN_COMMANDS = ("serve", "models")
@@ -98,6 +103,31 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
     transcriber: Annotated[
         str | None, typer.Option(help="Transcriber of a plugin's, for a model that does not transcribe by itself.")
     ] = None,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option("--served-model-name", metavar="NAME", help="A further name for the model; may be repeated."),
+    ] = None,
+    authenticator: Annotated[
+        str | None, typer.Option(help="Authenticator of a plugin's, which decides who may in.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-origin",
+            metavar="ORIGIN",
+            help="A web origin whose pages may use the server, beside this machine's; may be repeated; * is any.",
+        ),
+    ] = None,
+    disconnect_grace_seconds: Annotated[
+        float, typer.Option(help="How long a session waits for a client that was cut off.", min=0)
+    ] = Lifetime().disconnect_grace_s,
+    idle_ttl_seconds: Annotated[
+        float, typer.Option(help="How long after its client's last event a session ends; inf is never.", min=1)
+    ] = Lifetime().idle_ttl_s,
+    journal_events: Annotated[
+        int, typer.Option(help="Most events of a session that are kept for a client that comes back.", min=0)
+    ] = Lifetime().journal_events,
+    journal_bytes: Annotated[int, typer.Option(help="Most bytes of them.", min=0)] = Lifetime().journal_bytes,
     drain_seconds: Annotated[
         float, typer.Option(help="How long running sessions get to end when the server is told to stop.", min=0)
     ] = 10.0,
@@ -106,24 +136,36 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
     """Serve one model until SIGTERM or Ctrl-C."""
     plugins: PluginHost = context.obj
     _set_log_level(log_level)
-    if api_key is None and not allow_unauthenticated and not is_loopback(host):
-        _stop(f"{host} can be reached from other machines: set --api-key, or say --allow-unauthenticated")
+    _check_access(plugins, host, api_key, authenticator, allow_unauthenticated)
+    lifetime = Lifetime(
+        disconnect_grace_s=disconnect_grace_seconds,
+        idle_ttl_s=idle_ttl_seconds,
+        journal_events=journal_events,
+        journal_bytes=journal_bytes,
+    )
     try:
         settings = read_settings(deploy, assignments or [], os.environ)
-        served = prepare(plugins, model, lambda kind: validate(kind, settings))
+        served = prepare(plugins, model, lambda kind: validate(kind, settings), aliases=served_model_name or ())
         engine = EngineSettings(
-            max_sessions=max_sessions, detector=detector, end_of_turn=end_of_turn, transcriber=transcriber
+            max_sessions=max_sessions,
+            detector=detector,
+            end_of_turn=end_of_turn,
+            transcriber=transcriber,
+            lifetime=lifetime,
         )
         listener = listen(host, port)
     except (PluginError, DeployError, ModelUnavailable, ListenError) as exc:
         _stop(str(exc))
+    front = _Front(
+        listener=listener,
+        api_key=api_key,
+        authenticator=plugins.authenticators[authenticator] if authenticator is not None else None,
+        allow_origins=tuple(allow_origin or ()),
+        drain_s=drain_seconds,
+    )
     with listener:
         try:
-            run(
-                _serve(
-                    served, plugins=plugins, settings=engine, listener=listener, api_key=api_key, drain_s=drain_seconds
-                )
-            )
+            run(_serve(served, plugins=plugins, settings=engine, front=front))
         except (ModelUnavailable, StageStartError) as exc:
             _stop(str(exc))
 
@@ -151,23 +193,58 @@ def models(context: typer.Context) -> None:
             console.print(_broken_line(report))
 
 
-async def _serve(
-    served: ServedModel,
-    *,
-    plugins: PluginHost,
-    settings: EngineSettings,
-    listener: socket.socket,
-    api_key: str | None,
-    drain_s: float,
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """The server's side that faces its clients."""
+
+    listener: socket.socket
+    api_key: str | None
+    authenticator: AuthenticatorSpec | None
+    allow_origins: tuple[str, ...]
+    drain_s: float
+
+
+def _check_access(
+    plugins: PluginHost, host: str, api_key: str | None, authenticator: str | None, allow_unauthenticated: bool
 ) -> None:
-    """Load the model, then serve it."""
+    """Let no server start that lets others in than its operator means to."""
+    if api_key is not None and not api_key.strip():
+        _stop("the key is empty: set a real one, or leave --api-key (or DUPLEX_API_KEY) out")
+    if authenticator is not None and authenticator not in plugins.authenticators:
+        known = ", ".join(sorted(plugins.authenticators)) or "none"
+        _stop(f"there is no authenticator {authenticator!r}; installed are: {known}")
+    guarded = api_key is not None or authenticator is not None
+    if not guarded and not allow_unauthenticated and not is_loopback(host):
+        _stop(
+            f"{host} can be reached from other machines: set --api-key or --authenticator, or say --allow-unauthenticated"
+        )
+
+
+async def _serve(served: ServedModel, *, plugins: PluginHost, settings: EngineSettings, front: _Front) -> None:
+    """Load what decides who may in, then the model, then serve it."""
+    authenticator = await _authenticator(front.authenticator)
     async with DuplexOmni.start(served, plugins=plugins, settings=settings) as engine:
 
         def ready() -> None:
             settle_memory()
-            typer.echo(f"Listening on {address_of(listener)} (model {served.name})")
+            typer.echo(f"Listening on {address_of(front.listener)} (model {served.name})")
 
-        await serve_until_told(engine, create_app(engine, api_key=api_key), listener, drain_s=drain_s, on_ready=ready)
+        app = create_app(engine, api_key=front.api_key, authenticator=authenticator, allow_origins=front.allow_origins)
+        await serve_until_told(engine, app, front.listener, drain_s=front.drain_s, on_ready=ready)
+
+
+async def _authenticator(spec: AuthenticatorSpec | None) -> Authenticator | None:
+    """The chosen authenticator, made.
+
+    Raises:
+        ModelUnavailable: it could not be made.
+    """
+    if spec is None:
+        return None
+    try:
+        return await asyncio.to_thread(spec.create)
+    except Exception as exc:
+        raise ModelUnavailable(f"the authenticator {spec.id} did not start: {exc}") from exc
 
 
 def _add_subcommand(spec: SubcommandSpec) -> None:

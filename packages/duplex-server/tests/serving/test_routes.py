@@ -18,7 +18,6 @@ import websockets
         ("POST", "/v1/responses"),
         ("GET", "/v1/anything/at/all"),
         ("DELETE", "/v1/files/1"),
-        ("POST", "/v1/realtime/client_secrets"),
     ],
 )
 async def test_every_other_v1_route_says_that_it_is_not_here(served: Any, method: str, path: str) -> None:

@@ -79,6 +79,11 @@ class SessionManager:
         return self._taken
 
     @property
+    def detached(self) -> int:
+        """Sessions that hold a slot and have no client now."""
+        return sum(runner.tenure.detached for runner in self._runners.values())
+
+    @property
     def draining(self) -> bool:
         """Whether no new session gets in."""
         return self._draining
@@ -159,7 +164,7 @@ class SessionManager:
 
     def _admit(self, model: str | None) -> _Slot:
         if model is not None and not self._served.answers_to(model):
-            message = f"there is no model {model!r} here; this server has: {self._served.name}"
+            message = f"there is no model {model!r} here; this server has: {', '.join(self._served.names)}"
             raise self._refusal(ErrorCode.MODEL_NOT_FOUND, message)
         self._refuse_when_draining()
         if not self._stages.healthy():

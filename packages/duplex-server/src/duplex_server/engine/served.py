@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,11 @@ class ServedModel:
 
 
 def prepare(
-    plugins: PluginHost, model: str | None, read_deploy: Callable[[type[pydantic.BaseModel]], pydantic.BaseModel]
+    plugins: PluginHost,
+    model: str | None,
+    read_deploy: Callable[[type[pydantic.BaseModel]], pydantic.BaseModel],
+    *,
+    aliases: Sequence[str] = (),
 ) -> ServedModel:
     """Find the package for ``model`` and check that it can serve it with its deploy settings.
 
@@ -109,6 +113,7 @@ def prepare(
         plugins: what is installed.
         model: an id, a folder with a checkpoint, a checkpoint's name, or ``None`` for the embedded default.
         read_deploy: validates the deploy settings with the package's model of them.
+        aliases: further names by which clients may ask for it.
 
     Raises:
         PluginError: no package serves it, or the one that should is broken.
@@ -134,6 +139,7 @@ def prepare(
         capabilities=msgspec.structs.replace(capabilities, semantic_vad=True),
         config=msgspec.structs.replace(config, model=name),
         plan=plan,
+        aliases=tuple(aliases),
     )
 
 

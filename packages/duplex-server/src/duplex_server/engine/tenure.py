@@ -45,7 +45,8 @@ class Tenure:
         self._on_lease = on_lease
         self._heard_at = now()
         self._alone_since: float | None = None
-        self._detached = False
+        self.detached = False
+        """Whether nobody has the session and it waits for somebody."""
 
     @property
     def attachment(self) -> Attachment | None:
@@ -108,6 +109,6 @@ class Tenure:
         self.begin_lease()
 
     def _set_detached(self, detached: bool) -> None:
-        if detached != self._detached:
-            self._detached = detached
+        if detached != self.detached:
+            self.detached = detached
             self._metrics.detached.inc(1 if detached else -1)

@@ -7,42 +7,51 @@ they do is in :mod:`duplex_server.serving.realtime`, :mod:`duplex_server.serving
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from fastapi import Depends, FastAPI, Header, Request, Response, WebSocket
+from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from duplex_core.audio import PCM_RATES_HZ, TELEPHONE_RATE_HZ, AudioEncoding
+from duplex_core.authentication import Authenticator
 from duplex_core.errors import DuplexError, ErrorCode, error
 from duplex_server.engine.omni import DuplexOmni
-from duplex_server.serving import chat, realtime
+from duplex_server.serving import chat, client_secrets, realtime
 from duplex_server.serving.errors import response_to
 from duplex_server.serving.keys import Keys
+from duplex_server.serving.origins import Origins
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 
 
-def create_app(engine: DuplexOmni, *, api_key: str | None = None) -> FastAPI:
+def create_app(
+    engine: DuplexOmni,
+    *,
+    api_key: str | None = None,
+    authenticator: Authenticator | None = None,
+    allow_origins: Sequence[str] = (),
+) -> FastAPI:
     """The application around a running engine.
 
     Args:
         engine: running; the application neither starts nor stops it.
-        api_key: the key that every route under ``/v1`` asks for; ``None`` asks for none.
+        api_key: the key that every route under ``/v1`` asks for.
+        authenticator: knows the clients that show another key. Without it and ``api_key`` everybody may in.
+        allow_origins: origins whose web pages may use the server, beside those of this machine.
     """
-    keys = Keys(api_key)
+    keys = Keys(api_key, authenticator=authenticator)
     app = FastAPI(title="duplex-server", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(DuplexError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
+    app.add_middleware(Origins, listed=allow_origins)
 
-    def authorised(authorization: Annotated[str | None, Header()] = None) -> None:
-        if not keys.admit(authorization):
-            raise DuplexError(
-                error(ErrorCode.UNAUTHORIZED, "this server needs a key: send 'Authorization: Bearer KEY'")
-            )
+    async def authorised(request: Request) -> None:
+        await keys.admit(request)
 
     guarded = [Depends(authorised)]
     _add_operations(app, engine)
@@ -51,6 +60,10 @@ def create_app(engine: DuplexOmni, *, api_key: str | None = None) -> FastAPI:
     @app.post("/v1/chat/completions", dependencies=guarded)
     async def completions(body: chat.ChatCompletionRequest) -> Response:
         return chat.answer(engine, body)
+
+    @app.post("/v1/realtime/client_secrets", dependencies=guarded)
+    async def secret(request: Request) -> JSONResponse:
+        return JSONResponse(client_secrets.answer(keys.client_secrets, engine.served, await request.body()))
 
     async def socket(websocket: WebSocket) -> None:
         await realtime.attend(websocket, engine, keys)
@@ -82,6 +95,7 @@ def _add_operations(app: FastAPI, engine: DuplexOmni) -> None:
             "draining": engine.sessions.draining,
             "model": engine.served.name,
             "sessions": engine.sessions.taken,
+            "detached": engine.sessions.detached,
             "max_sessions": engine.sessions.max_sessions,
         }
         return JSONResponse(body, status_code=200 if ready else 503)
@@ -94,18 +108,21 @@ def _add_operations(app: FastAPI, engine: DuplexOmni) -> None:
 def _add_models(app: FastAPI, engine: DuplexOmni, guarded: list[Any]) -> None:
     """What is served, and what it can do."""
     served = engine.served
-    card = {"id": served.name, "object": "model", "created": int(time.time()), "owned_by": "duplex-server"}
+    began = int(time.time())
+
+    def card(name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": began, "owned_by": "duplex-server"}
 
     @app.get("/v1/models", dependencies=guarded)
     async def models() -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [card]})
+        return JSONResponse({"object": "list", "data": [card(name) for name in served.names]})
 
     @app.get("/v1/models/{name:path}", dependencies=guarded)
     async def model(name: str) -> JSONResponse:
         if not served.answers_to(name):
-            message = f"there is no model {name!r} here; this server has: {served.name}"
+            message = f"there is no model {name!r} here; this server has: {', '.join(served.names)}"
             raise DuplexError(error(ErrorCode.MODEL_NOT_FOUND, message, param="model"))
-        return JSONResponse(card)
+        return JSONResponse(card(name))
 
     @app.get("/v1/realtime/capabilities", dependencies=guarded)
     async def capabilities() -> JSONResponse:

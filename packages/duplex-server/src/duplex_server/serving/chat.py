@@ -38,7 +38,7 @@ def answer(engine: AsyncOmni, body: ChatCompletionRequest) -> Response:
     """
     served = engine.served
     if not served.answers_to(body.model):
-        message = f"there is no model {body.model!r} here; this server has: {served.name}"
+        message = f"there is no model {body.model!r} here; this server has: {', '.join(served.names)}"
         raise DuplexError(error(ErrorCode.MODEL_NOT_FOUND, message, param="model"))
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     return _Answer(engine, to_request(body, served.capabilities), stream=body.stream, usage=usage)

@@ -13,6 +13,7 @@ from duplex_core.errors import ErrorCode, ErrorInfo
 
 _STATUS = {
     ErrorCode.UNAUTHORIZED: 401,
+    ErrorCode.ORIGIN_NOT_ALLOWED: 403,
     ErrorCode.MODEL_NOT_FOUND: 404,
     ErrorCode.SESSION_NOT_FOUND: 404,
     ErrorCode.EVENT_TOO_LARGE: 413,

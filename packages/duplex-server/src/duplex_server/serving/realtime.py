@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from duplex_core.authentication import Principal
 from duplex_core.commands import SessionResume
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, ErrorEvent
@@ -46,14 +47,16 @@ _BINARY = error(ErrorCode.BINARY_FRAME, "a binary frame; every event is one text
 
 async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
     """Serve one WebSocket from its handshake to its end."""
-    offered: list[str] = websocket.scope.get("subprotocols", [])
-    if not keys.admit(websocket.headers.get("authorization"), offered):
-        denied = error(ErrorCode.UNAUTHORIZED, "this server needs a key: send 'Authorization: Bearer KEY'")
-        await websocket.send_denial_response(response_to(denied))
+    resuming = websocket.query_params.get("autostart", "1").lower() in _FALSE
+    try:
+        principal = await keys.admit(websocket, realtime=True, resuming=resuming)
+    except DuplexError as exc:
+        await websocket.send_denial_response(response_to(exc.info))
         return
+    offered: list[str] = websocket.scope.get("subprotocols", [])
     await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
     try:
-        handle = await _session_of(websocket, engine)
+        handle = await (_resumed(websocket, engine) if resuming else _opened(websocket, engine, principal))
     except DuplexError as exc:
         await _refuse(websocket, exc.info)
         return
@@ -69,8 +72,8 @@ async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
             handle.detach()
 
 
-async def _session_of(websocket: WebSocket, engine: DuplexOmni) -> DuplexSessionHandle | None:
-    """The socket's session: a new one, or the one that it asks for; ``None`` when the client has gone meanwhile.
+async def _opened(websocket: WebSocket, engine: DuplexOmni, principal: Principal) -> DuplexSessionHandle:
+    """A session of the socket's own.
 
     Raises:
         DuplexError: there is none for it.
@@ -79,8 +82,15 @@ async def _session_of(websocket: WebSocket, engine: DuplexOmni) -> DuplexSession
     if query.get("duplex", "1").lower() in _FALSE:
         message = "only duplex sessions are served here, no turn-based realtime handler is mounted; leave duplex out"
         raise DuplexError(error(ErrorCode.UNSUPPORTED_PARAMETER, message, param="duplex"))
-    if query.get("autostart", "1").lower() not in _FALSE:
-        return await engine.open_session(query.get("model"))
+    return await engine.open_session(query.get("model"), patch=principal.session)
+
+
+async def _resumed(websocket: WebSocket, engine: DuplexOmni) -> DuplexSessionHandle | None:
+    """The session that the socket asks for; ``None`` when the client has gone before it asked.
+
+    Raises:
+        DuplexError: it cannot have it; whoever had it has it still.
+    """
     command = await _first_command(websocket)
     if command is None:
         return None
@@ -131,9 +141,12 @@ async def _converse(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if ended.done() and not reader.done():
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED, timeout=LINGER_S)
-        if writer.done() and await writer:
-            with contextlib.suppress(WebSocketDisconnect):
-                await websocket.close(_CLOSE_NORMAL, None if handle.attached else "session_replaced")
+        if writer.done():
+            if await writer:
+                with contextlib.suppress(WebSocketDisconnect):
+                    await websocket.close(_CLOSE_NORMAL, None if handle.attached else "session_replaced")
+            else:  # the client is gone; how it went is the last thing that can be read
+                await asyncio.wait((reader,), timeout=LINGER_S)
         return reader.done() and await reader
     finally:
         for task in tasks:

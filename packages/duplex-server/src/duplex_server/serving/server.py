@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
 import signal
 import socket
@@ -35,16 +34,6 @@ EXIT_GRACE_S = 3
 
 class ListenError(OSError):
     """The address cannot be listened on; the message says why and what to do."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -82,6 +71,17 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class _RefusalIsAnAnswer(logging.Filter):
+    """Drops uvicorn's complaint that a socket was refused: it makes it after each refusal that has a body of its own."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log ``record``."""
+        return record.msg != "ASGI callable returned without completing handshake."
+
+
+_REFUSAL_IS_AN_ANSWER = _RefusalIsAnAnswer()
+
+
 class Server(uvicorn.Server):
     """Uvicorn, listening on a socket that is given to it, with signals left to :func:`serve`."""
 
@@ -98,6 +98,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=EXIT_GRACE_S,
         )
         super().__init__(config)
+        logging.getLogger("uvicorn.error").addFilter(_REFUSAL_IS_AN_ANSWER)
         self._on_ready = on_ready
 
     @contextlib.contextmanager
