@@ -14,11 +14,12 @@ PACKAGES = {path.parent.name: path.parent for path in sorted(ROOT.glob("packages
 
 
 def model_packages() -> list[str]:
-    """Name the packages of the tree that register a plugin through an entry point."""
+    """Name the packages of the tree that register a plugin and need a range of `duplex-core`: not the core, with its echo."""
     found = []
     for name, folder in PACKAGES.items():
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        if project.get("entry-points", {}).get("duplex"):
+        needs_core = any(need.startswith("duplex-core") for need in project.get("dependencies", []))
+        if project.get("entry-points", {}).get("duplex") and needs_core:
             found.append(name)
     return found
 
