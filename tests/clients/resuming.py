@@ -329,13 +329,15 @@ class Cutter:
     """A TCP proxy on loopback in front of ``port``.
 
     Connection ``n`` is cut, both ways and without a word, once ``limits[n]`` bytes have gone from the server to the client;
-    connections beyond the list stay until :meth:`cut`.
+    connections beyond the list stay until :meth:`cut`. While ``up`` is not set a new connection gets nowhere.
     """
 
     def __init__(self, port: int, limits: tuple[int, ...]) -> None:
         self._port, self._limits = port, iter(limits)
         self._writers: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
         self.connections = 0
+        self.up = asyncio.Event()
+        self.up.set()
         self.url = ""
 
     def cut(self) -> None:
@@ -348,6 +350,7 @@ class Cutter:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         limit = next(self._limits, None)
+        await self.up.wait()
         try:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:
@@ -389,5 +392,6 @@ async def cutting(port: int, *limits: int) -> AsyncIterator[Cutter]:
         yield cutter
     finally:
         server.close()
+        cutter.up.set()
         cutter.cut()
         await server.wait_closed()

@@ -122,7 +122,9 @@ async def test_the_conversation_goes_on_after_the_line_broke_while_the_user_spok
                 nonlocal sent
                 sent += 1
                 if sent == 20:
+                    cutter.up.clear()
                     cutter.cut()
+                    asyncio.get_running_loop().call_later(0.2, cutter.up.set)
 
             await client.stream_pcm(question, SESSION_RATE_HZ, on_chunk=cut_in_the_middle)
             await client.commit(response_create=True)
@@ -130,7 +132,7 @@ async def test_the_conversation_goes_on_after_the_line_broke_while_the_user_spok
             assert (await answer.wait()).value == "completed"
             spoken_ms = 1000.0 * len(question) / (2 * SESSION_RATE_HZ)
             lost_ms = changes.back.dropped_audio_ms
-            assert 0.0 < lost_ms < 1000.0
+            assert 100.0 < lost_ms < 2000.0
             assert 0.0 < answer.received_ms <= spoken_ms - lost_ms + 100.0
             assert changes.kinds == [Reconnecting, Resumed]
         assert engine.sessions.taken == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,6 +18,7 @@ from duplex_client import (
     Reconnecting,
     ReconnectPolicy,
     Resumed,
+    ResumePoint,
     ResyncRequired,
     ServerRefused,
     SessionReplaced,
@@ -491,6 +492,57 @@ async def test_the_server_is_told_now_and_then_what_it_may_forget() -> None:
 def test_an_interval_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Stage(**wrong)  # type: ignore[arg-type]
+
+
+# -- cancelled ---------------------------------------------------------------------------------------------------------
+
+
+async def _until_attempt(client: MemoryClient, clock: VirtualClock) -> None:
+    """Lose the line and let the wait before the next attempt pass, but not the attempt."""
+    client.lines[-1].cut()
+    await settle()
+    assert not client.connected
+    clock.time_ms += 60_000.0
+    for _, sleeper in clock._sleepers:
+        if not sleeper.done():
+            sleeper.set_result(None)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["in good order", "while connecting again"])
+@pytest.mark.parametrize("verb", ["connect", "take_over", "detach", "close", "commit"])
+async def test_whatever_is_cancelled_wherever_nothing_is_left(verb: str, lost: bool) -> None:
+    steps, finished = 0, False
+    while not finished:
+        before, session, clock = asyncio.all_tasks(), Session(), VirtualClock()
+        client = MemoryClient(session, clock=clock, policy=ReconnectPolicy(give_up_after_s=1e6))
+        if verb == "take_over":
+            session.open()
+            client._origin = ResumePoint(session_id=SESSION_ID, resume_token="token_1", last_server_event_seq=1)
+        elif verb != "connect":
+            await client.connect()
+            if lost:
+                await _until_attempt(client, clock)
+        verbs: dict[str, Callable[[], Coroutine[object, object, object]]] = {
+            "connect": client.connect,
+            "take_over": client.connect,
+            "detach": client.detach,
+            "close": client.close,
+            "commit": client.commit,
+        }
+        doing = asyncio.ensure_future(verbs[verb]())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        finished = doing.done()
+        doing.cancel()
+        await asyncio.wait([doing])
+        await client.close()
+        await settle()
+        assert asyncio.all_tasks() == before, steps
+        assert all(line.end is not None for line in client.lines), steps
+        if verb == "take_over" and not finished:
+            assert {line.end for line in client.lines} <= {"drop"}, "the session is not this client's to end"
+        steps += 1
+    assert steps > 1
 
 
 # -- any place ---------------------------------------------------------------------------------------------------------

@@ -110,12 +110,16 @@ class Connection:
     async def hand_over(self, timeout_s: float) -> None:
         """Let go of the session without ending it; what has arrived is handed on before this returns."""
         self._handed_over = True
-        await self.link.detach()
-        await self.finished(timeout_s)
+        if not self.link.lost:
+            await self.link.detach()
+            await self.finished(timeout_s)
 
     async def stop(self) -> None:
         """Give the session up and wait for the tasks; an error that an observer raised comes out here."""
         try:
+            if self.link.lost:
+                self._task.cancel()
+                await asyncio.wait([self._task])
             await self.link.close()
         finally:
             for task in (self._tending, self._task):

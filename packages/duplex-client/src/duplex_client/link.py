@@ -93,6 +93,11 @@ class Link:
         return self._attached is not None and self._final is None
 
     @property
+    def lost(self) -> bool:
+        """Whether the receiving task is out for a new connection; cancelling it ends that."""
+        return self._lost
+
+    @property
     def point(self) -> ResumePoint | None:
         """From where the session can be taken up; ``None`` when the server gave no token."""
         if self._token is None:

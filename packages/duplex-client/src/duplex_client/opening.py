@@ -6,18 +6,23 @@ It takes no event beyond the one that opens the session, sends nothing and close
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from duplex_client.errors import ConnectionClosed, ServerRefused
 from duplex_client.transport import Transport, UnknownEvent
 from duplex_core.events import (
     ErrorEvent,
+    ServerEvent,
     SessionClosed,
     SessionCreated,
     SessionResumed,
     SessionResyncRequired,
     SessionView,
 )
+
+E = TypeVar("E", bound=ServerEvent)
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +47,11 @@ async def created(transport: Transport) -> Opening:
     Raises:
         ServerRefused: an error came instead, or the end.
     """
-    return await _read(transport, None)
+    try:
+        event = await _one_of(transport, (SessionCreated,), "session.created")
+    except ConnectionClosed as exc:
+        raise ServerRefused(f"the server opened no session: {exc}", info=exc.info) from exc
+    return Opening(session=event.session, last_seq=event.server_event_seq)
 
 
 async def resumed(transport: Transport, last_seq: int) -> Opening:
@@ -52,33 +61,33 @@ async def resumed(transport: Transport, last_seq: int) -> Opening:
         ServerRefused: the server would not give it.
         ConnectionClosed: the connection went before the server said anything.
     """
-    return await _read(transport, last_seq)
+    first_available_seq: int | None = None
+    wanted = (SessionResumed, SessionResyncRequired)
+    while True:
+        event: SessionResumed | SessionResyncRequired = await _one_of(transport, wanted, "session.resumed")
+        if isinstance(event, SessionResumed):
+            return Opening(
+                session=event.session,
+                last_seq=last_seq,
+                replayed_events=event.replayed_events,
+                first_available_seq=first_available_seq,
+            )
+        first_available_seq = event.first_available_seq
 
 
-async def _read(transport: Transport, last_seq: int | None) -> Opening:
+async def _one_of(transport: Transport, wanted: tuple[type[E], ...], name: str) -> E:
+    """The first event, which must be one of ``wanted``; events that this client does not know are passed over."""
     refusal: ErrorEvent | None = None
-    gap: SessionResyncRequired | None = None
     while True:
         try:
             event = await transport.receive()
         except ConnectionClosed as exc:
             if refusal is not None:
                 raise _refused(refusal.error.message, refusal) from exc
-            if last_seq is None:
-                raise ServerRefused(f"the server opened no session: {exc}", info=exc.info) from exc
             raise
+        if isinstance(event, wanted):
+            return event
         match event:
-            case SessionCreated() if last_seq is None:
-                return Opening(session=event.session, last_seq=event.server_event_seq)
-            case SessionResumed() if last_seq is not None:
-                return Opening(
-                    session=event.session,
-                    last_seq=last_seq,
-                    replayed_events=event.replayed_events,
-                    first_available_seq=gap.first_available_seq if gap is not None else None,
-                )
-            case SessionResyncRequired():
-                gap = event
             case ErrorEvent():
                 refusal = event
             case SessionClosed():
@@ -87,8 +96,7 @@ async def _read(transport: Transport, last_seq: int | None) -> Opening:
             case UnknownEvent():
                 pass
             case _:
-                wanted = "session.created" if last_seq is None else "session.resumed"
-                raise ServerRefused(f"the server began with {type(event).__name__} instead of {wanted}")
+                raise ServerRefused(f"the server began with {type(event).__name__} instead of {name}")
 
 
 def _refused(told: str, event: ErrorEvent | SessionClosed) -> ServerRefused:
