@@ -43,7 +43,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool = False
     semantic_vad: bool = False
     barge_in_signal: bool = True
-    turn_signal: bool = False
+    turn_signal: bool = True
     input_cancel: bool = True
     voices: tuple[str, ...] = ()
     fixed_after_start: tuple[str, ...] = ()

@@ -219,7 +219,6 @@ def test_a_slot_that_is_gone_all_at_once(state: Callable[[Bench], None]) -> None
 def test_resuming_elsewhere_is_not_this_sockets_business() -> None:
     bench = session(fresh)
     bench.refused_with(ErrorCode.UNSUPPORTED_EVENT, c.SessionResume(session_id="sess_9", resume_token="t"))
-    bench.refused_with(ErrorCode.UNSUPPORTED_EVENT, c.TurnSignal(signal=c.TurnSignalKind.END))
 
 
 def test_what_an_internal_error_says() -> None:

@@ -237,7 +237,16 @@ class Conversation(RuleBasedStateMachine):
     def commit(self, response_create: bool | None, is_speech: bool | None) -> None:
         self.give(c.InputAudioBufferCommit(response_create=response_create, is_speech=is_speech))
 
-    @rule(command=st.sampled_from([c.InputAudioBufferClear(), c.InputCancel(), c.SessionHeartbeat()]))
+    @rule(
+        command=st.sampled_from(
+            [
+                c.InputAudioBufferClear(),
+                c.InputCancel(),
+                c.SessionHeartbeat(),
+                *(c.TurnSignal(signal=kind) for kind in c.TurnSignalKind),
+            ]
+        )
+    )
     def plain(self, command: c.Command) -> None:
         self.give(command)
 

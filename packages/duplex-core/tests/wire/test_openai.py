@@ -64,6 +64,7 @@ EXTENSIONS = {
     "response.output_audio.delta: metadata",
     "response.created: turn_id",
     "response.done: turn_id",
+    "response.done: metrics",
     "output_audio_buffer.cleared: epoch",
     "output_audio_buffer.cleared: audio_end_ms",
 }

@@ -57,6 +57,21 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens: int = 0
 
 
+class ResponseMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """How long an answer took (duplex extension), in milliseconds from its ``response.created``.
+
+    ``first_output_ms`` is when the model's first output of any kind came, ``first_audio_ms`` its first sound, each ``None`` when
+    none came; ``total_ms`` is the end. ``output_tokens`` is ``None`` for an answer that was stopped or failed;
+    ``ms_per_output_token`` counts the tokens after the first, and is ``None`` with fewer than two.
+    """
+
+    first_output_ms: float | None
+    first_audio_ms: float | None
+    total_ms: float
+    output_tokens: int | None
+    ms_per_output_token: float | None
+
+
 class ResponseAudioOutputView(msgspec.Struct, frozen=True, kw_only=True):
     """``response.audio.output``."""
 
@@ -95,11 +110,15 @@ class ResponseCreated(ServerEvent, frozen=True, kw_only=True, tag="response.crea
 
 
 class ResponseDone(ServerEvent, frozen=True, kw_only=True, tag="response.done"):
-    """An answer has ended: exactly one for each ``response.created``."""
+    """An answer has ended: exactly one for each ``response.created``.
+
+    ``metrics`` (duplex extension) always comes from this server; another one may not have it.
+    """
 
     response: ResponseView
     epoch: int = 0
     turn_id: int = 0
+    metrics: ResponseMetrics | None = None
 
 
 class OutputItemAdded(ServerEvent, frozen=True, kw_only=True, tag="response.output_item.added"):

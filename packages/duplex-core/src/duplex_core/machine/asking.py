@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duplex_core.commands import BargeIn, PlaybackAck
+from duplex_core.commands import BargeIn, InputAudioBufferCommit, PlaybackAck, TurnSignal, TurnSignalKind
 from duplex_core.config import SessionConfig
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.events import StatusReason
@@ -15,6 +15,7 @@ from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, Item, It
 from duplex_core.machine.core import Core
 from duplex_core.machine.editing import Editing
 from duplex_core.machine.history import as_heard
+from duplex_core.machine.input import InputSide
 from duplex_core.machine.output import OutputSide
 from duplex_core.machine.table import Hearing
 from duplex_core.model import ResponseCause
@@ -32,11 +33,12 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 class Asking:
     """Commands about the answers of one session."""
 
-    def __init__(self, core: Core, output: OutputSide, editing: Editing) -> None:
-        """Work on the shared output side."""
+    def __init__(self, core: Core, output: OutputSide, editing: Editing, incoming: InputSide) -> None:
+        """Work on the shared sides."""
         self._core = core
         self._output = output
         self._editing = editing
+        self._input = incoming
         self._held: Held | None = None
 
     def respond(self, params: ResponseParams) -> None:
@@ -137,6 +139,26 @@ class Asking:
         if command.played_ms is not None:
             output.sounding.note(command.played_ms)
         output.interrupt(StatusReason.TURN_DETECTED)
+
+    def turn_signal(self, command: TurnSignal) -> None:
+        """The client takes the turns itself: the user begins, which stops an answer, or has finished, which wants one.
+
+        Raises:
+            DuplexError: the served model takes no such signal, a detector finds the turns, or there is nothing to commit.
+        """
+        core = self._core
+        if not core.capabilities.turn_signal:
+            raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no turn.signal")
+        if core.config.turn_detection is not None:
+            message = (
+                "turn.signal is for clients that find the turns themselves: "
+                "set session.audio.input.turn_detection to null first"
+            )
+            raise refuse(ErrorCode.UNSUPPORTED_EVENT, message)
+        if command.signal is TurnSignalKind.END:
+            self._input.commit(InputAudioBufferCommit(response_create=True))
+        elif self._output.audible:
+            self._output.interrupt(StatusReason.TURN_DETECTED)
 
     def acknowledge(self, command: PlaybackAck) -> None:
         """``playback.ack``. With ``truncate`` the answer is not played any further, so it stops if it is being made.

@@ -112,6 +112,7 @@ class OutputSide:
             fence=core.fence,
             config=config,
             history=None if outside else core.history,
+            now_ms=core.now_ms,
             metadata=metadata,
         )
         self.response = response
@@ -190,6 +191,7 @@ class OutputSide:
             self._core.emit(*response.open_message(self._core.new_id("item")))
         message = response.message
         assert message is not None
+        response.timing.output(self._core.now_ms, audio=bool(pcm))
         if spoken:
             message.mark(decision.marks)
         if decision.text:
@@ -224,6 +226,7 @@ class OutputSide:
                 raise ModelFault(f"there was a tool call with the id {call_id!r} already; every call needs its own")
             item_id = core.new_id("item")
         core.lanes.move(Answer, Trigger.OUTPUT)
+        response.timing.output(core.now_ms)
         core.emit(*response.tool(item_id, call_id, decision.name, decision.arguments))
         if decision.final:
             core.emit(*response.end_tool(call_id))
@@ -255,7 +258,7 @@ class OutputSide:
         assert response is not None
         core = self._core
         message = response.message
-        core.emit(*response.finish(status, details, usage), RateLimitsUpdated(rate_limits=[]))
+        core.emit(*response.finish(status, details, usage, now_ms=core.now_ms), RateLimitsUpdated(rate_limits=[]))
         core.lanes.move(Answer, Trigger.END)
         self.response = None
         if message is not None:
@@ -305,7 +308,8 @@ class OutputSide:
         core.lanes.move(Answer, Trigger.END)
         self.response = None
         details = StatusDetails(type=ResponseStatus.CANCELLED, reason=reason)
-        core.emit(*response.finish(ResponseStatus.CANCELLED, details), RateLimitsUpdated(rate_limits=[]))
+        over = response.finish(ResponseStatus.CANCELLED, details, now_ms=core.now_ms)
+        core.emit(*over, RateLimitsUpdated(rate_limits=[]))
         if message is not None and message.track is None and response.config.modality is Modality.AUDIO:
             self.sounding.cut(message.entry.id, 0.0)
 

@@ -54,6 +54,7 @@ from duplex_core.items import (
 from duplex_core.ledger import TextMark
 from duplex_core.machine.heard import Track
 from duplex_core.machine.history import Entry, History
+from duplex_core.machine.timing import Timing
 
 CONTENT_INDEX = 0
 """An answer's message has one content part."""
@@ -88,10 +89,12 @@ class Response:
         fence: Fence,
         config: SessionConfig,
         history: History | None,
+        now_ms: float,
         metadata: dict[str, str] | None = None,
     ) -> None:
         """Open a response. ``history`` is ``None`` for one that stays outside the conversation."""
         self.id = response_id
+        self.timing = Timing(now_ms)
         self.fence = fence
         self.config = config
         self.metadata = metadata
@@ -323,7 +326,12 @@ class Response:
         return events + self._close(opened, status, (self._part(opened.text),))
 
     def finish(
-        self, status: ResponseStatus, details: StatusDetails | None = None, usage: Usage | None = None
+        self,
+        status: ResponseStatus,
+        details: StatusDetails | None = None,
+        usage: Usage | None = None,
+        *,
+        now_ms: float,
     ) -> list[Event]:
         """Close what is open and end the response; ``response.done`` is last. A call that was not ended is incomplete."""
         item_status = ItemStatus.COMPLETED if status is ResponseStatus.COMPLETED else ItemStatus.INCOMPLETE
@@ -333,5 +341,10 @@ class Response:
             self._message = None
         for call_id in tuple(self._calls):
             events += self.end_tool(call_id, ItemStatus.INCOMPLETE)
-        view = self.view(status, details, usage)
-        return [*events, ResponseDone(response=view, epoch=self.fence.epoch, turn_id=self.fence.turn)]
+        done = ResponseDone(
+            response=self.view(status, details, usage),
+            epoch=self.fence.epoch,
+            turn_id=self.fence.turn,
+            metrics=self.timing.metrics(now_ms, usage),
+        )
+        return [*events, done]

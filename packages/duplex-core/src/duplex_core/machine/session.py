@@ -82,7 +82,7 @@ class SessionMachine:
         self._output = OutputSide(self._core)
         self._input = InputSide(self._core, self._output)
         self._editing = Editing(self._core, self._input, self._output)
-        self._asking = Asking(self._core, self._output, self._editing)
+        self._asking = Asking(self._core, self._output, self._editing, self._input)
         self._ending: tuple[CloseReason, ErrorInfo | None] | None = None
 
     # -- what the runner may look at -----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class SessionMachine:
             case c.BargeIn():
                 self._asking.barge_in(command)
             case c.TurnSignal():
-                raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no turn.signal")
+                self._asking.turn_signal(command)
             case c.InputCancel():
                 if not can.input_cancel:
                     raise refuse(ErrorCode.UNSUPPORTED_EVENT, "the served model takes no input.cancel")

@@ -226,7 +226,13 @@ EVENT_EXAMPLES: dict[str, Event] = {
     "conversation.item.truncated": told.ItemTruncated(item_id=ANSWER_ITEM_ID, content_index=0, audio_end_ms=1200),
     "conversation.item.deleted": told.ItemDeleted(item_id=USER_ITEM_ID),
     "response.created": told.ResponseCreated(response=_response(told.ResponseStatus.IN_PROGRESS), turn_id=1),
-    "response.done": told.ResponseDone(response=_response(told.ResponseStatus.COMPLETED), turn_id=1),
+    "response.done": told.ResponseDone(
+        response=_response(told.ResponseStatus.COMPLETED),
+        turn_id=1,
+        metrics=told.ResponseMetrics(
+            first_output_ms=182.4, first_audio_ms=310.2, total_ms=672.4, output_tokens=6, ms_per_output_token=98.0
+        ),
+    ),
     "response.output_item.added": told.OutputItemAdded(response_id=RESPONSE_ID, output_index=0, item=_ANSWER_BEGUN),
     "response.output_item.done": told.OutputItemDone(response_id=RESPONSE_ID, output_index=1, item=_CALL),
     "response.content_part.added": told.ContentPartAdded(
