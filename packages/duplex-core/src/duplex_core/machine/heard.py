@@ -59,7 +59,11 @@ class Playback:
     @property
     def due_ms(self) -> float | None:
         """When the next answer that is wholly made will have been heard to its end."""
-        return min((track.ends_at_ms for track in self._tracks if track.generated), default=None)
+        due_ms = None
+        for track in self._tracks:
+            if track.generated and (due_ms is None or track.ends_at_ms < due_ms):
+                due_ms = track.ends_at_ms
+        return due_ms
 
     def find(self, response_id: str | None, item_id: str | None) -> Track | None:
         """The track named, or the newest when nothing is named; ``None`` when it was superseded or never was."""

@@ -50,7 +50,8 @@ class Sounding:
         if due_ms is not None and due_ms <= core.now_ms:
             for track in core.playback.drained(core.now_ms):
                 self._settle(track)
-        self._arm()
+            due_ms = core.playback.due_ms
+        self._arm(due_ms)
         if not core.playback and core.lanes.sound is Sound.SOUNDING:
             core.lanes.move(Sound, Trigger.DRAINED)
             self.arm_idle()
@@ -60,8 +61,7 @@ class Sounding:
         self._armed_ms = None
         self.drain()
 
-    def _arm(self) -> None:
-        due_ms = self._core.playback.due_ms
+    def _arm(self, due_ms: float | None) -> None:
         if due_ms != self._armed_ms:
             self._armed_ms = due_ms
             self._core.set_timer(PLAYBACK_TIMER, due_ms)
@@ -129,7 +129,7 @@ class Sounding:
         over = core.playback.clear()
         if core.lanes.sound is Sound.SOUNDING:
             core.lanes.move(Sound, Trigger.CLEARED)
-        self._arm()
+        self._arm(core.playback.due_ms)
         return over
 
     def stop_one(self, track: Track, heard_ms: float) -> None:

@@ -71,8 +71,9 @@ def encode_command(command: Command) -> str:
 
 def encode_event(event: Event, *, event_id: str, seq: int) -> str:
     """Render one event as JSON text, stamped with its id and its place in the session's order."""
-    stamped = msgspec.structs.replace(event, event_id=event_id, server_event_seq=seq)
-    return _ENCODER.encode(stamped).decode()
+    if event.event_id != event_id or event.server_event_seq != seq:
+        event = msgspec.structs.replace(event, event_id=event_id, server_event_seq=seq)
+    return _ENCODER.encode(event).decode()
 
 
 def decode_event(text: str | bytes) -> Event:
