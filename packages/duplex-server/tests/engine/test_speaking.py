@@ -61,6 +61,21 @@ def test_text_and_marks_pass_as_they_are() -> None:
     assert speaking.convert(written, FORMATS[2]) == (written,)
 
 
+def test_sound_that_needs_no_conversion_is_not_touched() -> None:
+    speaking = Speaking(RATE_HZ)
+    as_it_is = AudioFormat(encoding=AudioEncoding.PCM16, rate_hz=RATE_HZ)
+    piece = Speak(fence=TURN, pcm=burst(60, RATE_HZ), text="word ")
+    assert speaking.convert(piece, as_it_is)[0] is piece
+    end = EndTurn(fence=TURN)
+    assert speaking.convert(end, as_it_is) == (end,), "nothing was held back"
+
+
+@pytest.mark.parametrize("audio_format", FORMATS, ids=str)
+def test_half_a_sample_is_the_models_fault(audio_format: AudioFormat) -> None:
+    with pytest.raises(ValueError, match="3 bytes"):
+        Speaking(RATE_HZ).convert(Speak(fence=TURN, pcm=b"abc"), audio_format)
+
+
 @pytest.mark.parametrize("reset", [True, False])
 def test_an_interrupted_answer_leaves_nothing_in_the_next(reset: bool) -> None:
     speaking = Speaking(RATE_HZ)

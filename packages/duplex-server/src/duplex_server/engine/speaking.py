@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from duplex_core.audio import AudioFormat
+from duplex_core.audio import PCM16_BYTES_PER_SAMPLE, AudioEncoding, AudioFormat
 from duplex_core.fence import Fence
 from duplex_core.model import Decision, EndTurn, Speak, ToolCall
 from duplex_server.audio import StreamResampler, encode
@@ -45,12 +45,18 @@ class Speaking:
         self._fence = None
 
     def _speak(self, piece: Speak, audio_format: AudioFormat) -> Speak:
-        if not piece.pcm:
+        if len(piece.pcm) % PCM16_BYTES_PER_SAMPLE:
+            raise ValueError(f"the model spoke {len(piece.pcm)} bytes, which end in the middle of a sample")
+        if not piece.pcm or self._goes_as_it_is(audio_format):
             return piece
         if self._fence != piece.fence or self._format != audio_format:
             self._begin(piece.fence, audio_format)
         samples = np.frombuffer(piece.pcm, "<i2").astype(np.int16, copy=False)
         return msgspec.structs.replace(piece, pcm=encode(audio_format.encoding, self._stream.push(samples)))
+
+    def _goes_as_it_is(self, audio_format: AudioFormat) -> bool:
+        """Whether the model speaks what the client wants; then there is nothing to convert and nothing is held back."""
+        return audio_format.encoding is AudioEncoding.PCM16 and audio_format.rate_hz == self._rate_hz
 
     def _begin(self, fence: Fence, audio_format: AudioFormat) -> None:
         if self._stream.target_hz != audio_format.rate_hz:
