@@ -160,7 +160,7 @@ def test_without_any_witness_silence_alone_ends_the_turn(eagerness: str, expecte
     assert silence_until_the_end(semantic(Eagerness(eagerness))) == near(expected)
 
 
-@pytest.mark.parametrize(("eagerness", "expected"), [("high", 400), ("auto", 500), ("low", 800)])
+@pytest.mark.parametrize(("eagerness", "expected"), [("high", 400), ("auto", 500), ("low", 1200)])
 def test_what_sounds_finished_ends_soon(eagerness: str, expected: float) -> None:
     bench = semantic(Eagerness(eagerness))
     answer(bench, 0.97)
@@ -187,7 +187,7 @@ def test_words_decide_where_no_detector_does() -> None:
 
 def test_a_verdict_that_comes_late_ends_the_turn_at_once() -> None:
     bench = semantic(Eagerness.LOW)
-    bench.speech(frames(1000))
+    bench.speech(frames(1500))
     assert not bench.of(InputCommitted)
     answer(bench, 0.9)
     assert bench.of(InputCommitted)

@@ -43,7 +43,7 @@ PATIENCE: Mapping[Eagerness, Patience] = MappingProxyType(
         Eagerness.HIGH: Patience(finished=400, unknown=600, doubtful=1000, unfinished=2000),
         Eagerness.MEDIUM: _MIDDLING,
         Eagerness.AUTO: _MIDDLING,
-        Eagerness.LOW: Patience(finished=800, unknown=2000, doubtful=4000, unfinished=8000),
+        Eagerness.LOW: Patience(finished=1200, unknown=2000, doubtful=4000, unfinished=8000),
     }
 )
 """The whole table. The longest times are those that OpenAI's page gives for each eagerness."""
@@ -84,8 +84,8 @@ _DOUBTFUL = _set(
     # helping verbs: "so am I", "he might have"
     "is are was were am be been will would can could should shall may might must do does did have has had",
     "don't doesn't didn't can't couldn't won't wouldn't isn't aren't wasn't haven't hasn't",
-    # who, what, when
-    "we he she they who whose which what when where why how",
+    # who, whose, what, when
+    "we he she they his who whose which what when where why how",
     # what wants more to come, as a rule
     "then very just",
 )
