@@ -158,11 +158,26 @@ async def test_an_exception_fails_its_request_and_no_other(stages: Any, caplog: 
         bad, good = replies.ends
         assert isinstance(bad, StageFailed)
         assert (bad.error.code, bad.fatal) == (ErrorCode.ENGINE_ERROR, False)
-        assert "no such word" in bad.error.message
+        assert bad.error.message == "the model's stage work failed; the server's log says why", "no internals"
         assert replies.texts("bad") == "fail "
         assert isinstance(good, StageOutput)
         assert stage.healthy()
     assert "no such word" in caplog.text
+
+
+async def test_what_a_worker_foresaw_is_told_as_it_says_and_is_one_line_in_the_log(
+    stages: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(stages.spec_of(stages.Gate())) as (stage, replies):
+        stage.submit(stages.request("refuse", "r1", fence("a")))
+        await replies.ended(1)
+        (failed,) = replies.ends
+        assert isinstance(failed, StageFailed)
+        assert (failed.error.message, failed.fatal) == ("no words today", False)
+        assert stage.healthy()
+    (record,) = caplog.records
+    assert record.getMessage() == "stage work: request r1 of a failed: http://words cannot be reached"
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
 
 
 async def test_a_worker_that_ends_its_thread_is_the_stages_death(stages: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -212,7 +227,7 @@ async def test_an_id_that_is_open_is_refused(stages: Any) -> None:
     [
         ("nonsense", "must look like"),
         ("no_such_package:Worker", "cannot be imported"),
-        ("duplex_server_test_stages:Missing", "cannot be imported"),
+        ("tests.support.stages:Missing", "cannot be imported"),
     ],
 )
 async def test_a_factory_that_is_not_there_is_named(factory: str, match: str) -> None:
@@ -222,6 +237,6 @@ async def test_a_factory_that_is_not_there_is_named(factory: str, match: str) ->
 
 async def test_broken_weights_stop_the_start_with_their_cause(stages: Any) -> None:
     with pytest.raises(
-        thread.StageLoadError, match=r"stage work did not start: OSError: weights\.bin: checksum differs"
+        thread.StageLoadError, match=r"^OSError: weights\.bin: checksum differs$"
     ):
         await thread.start(stages.spec_of(stages.Gate(), broken=True), lambda reply: None)

@@ -36,7 +36,7 @@ class OfferTranscriber:
     """A plugin with one transcriber."""
 
     def __init__(self, stage: str = "transcriber") -> None:
-        self.stage = StageSpec(name=stage, factory="duplex_server_test_stages:Clock")
+        self.stage = StageSpec(name=stage, factory="tests.support.stages:Clock")
 
     @hookimpl
     def duplex_register_transcribers(self) -> Sequence[TranscriberSpec]:

@@ -1,8 +1,7 @@
 """A model for tests whose one stage does what its text says, when a test lets it.
 
 Texts: ``fail at once``, ``fail after a word``, ``die``; anything else is said word by word, but for ``hold``, at which the
-stage waits until it is cancelled or let go. Used by the tests of the server; :mod:`conftest` makes it importable as
-:data:`MODULE` for the stage's factory.
+stage waits until it is cancelled or let go. Used by the tests of the server; the stage's factory is found under :data:`MODULE`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from duplex_core.spec import ModelSpec
 from duplex_core.stages import Lane, StageFailed, StageOutput, StagePlan, StageRequest, StageSpec
 from duplex_core.transcribing import Recognize, Recognized
 
-MODULE = "duplex_server_test_stages"
+MODULE = "tests.support.stages"
 RATE_HZ = 16_000
 
 
