@@ -133,7 +133,13 @@ class StageWorker(Protocol):
     """What a factory of the ``thread`` runtime returns. Constructed, called and closed off the event loop."""
 
     def run(self, payload: Any, emit: Callable[[Any], None], cancelled: Callable[[], bool]) -> None:
-        """Work on one request: ``emit`` each piece, stop soon after ``cancelled()`` becomes true, return when done."""
+        """Work on one request: ``emit`` each piece, stop soon after ``cancelled()`` becomes true, return when done.
+
+        Raises:
+            DuplexError: something that can be expected to go wrong did (a service that cannot be reached, a request that the
+                model refuses). The client is told its ``info``; the log gets one line with its cause. Anything else that is
+                raised is a fault of the worker: the client is told that the stage failed, and the log gets the traceback.
+        """
 
     def close(self) -> None:
         """Release what the worker holds."""

@@ -236,7 +236,5 @@ async def test_a_factory_that_is_not_there_is_named(factory: str, match: str) ->
 
 
 async def test_broken_weights_stop_the_start_with_their_cause(stages: Any) -> None:
-    with pytest.raises(
-        thread.StageLoadError, match=r"^OSError: weights\.bin: checksum differs$"
-    ):
+    with pytest.raises(thread.StageLoadError, match=r"^OSError: weights\.bin: checksum differs$"):
         await thread.start(stages.spec_of(stages.Gate(), broken=True), lambda reply: None)

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from duplex_core.stages import StageOutput, StagePlan, StageReply, StageRequest, StageSpec, StageWorker
+from duplex_core.errors import DuplexError
+from duplex_core.stages import StageFailed, StageOutput, StagePlan, StageReply, StageRequest, StageSpec, StageWorker
 
 RUNTIME = "thread"
 """The one runtime whose workers can be run here."""
@@ -56,13 +57,17 @@ class StageHost:
         return self._workers[stage]
 
     def work(self, request: StageRequest) -> Iterator[StageReply]:
-        """The replies to a request: a piece each, then the final one."""
+        """The replies to a request: a piece each, then the final one, or the failure that the worker foresaw."""
         pieces: list[Any] = []
-        self.worker(request.stage).run(request.payload, pieces.append, lambda: False)
+        failure: DuplexError | None = None
+        try:
+            self.worker(request.stage).run(request.payload, pieces.append, lambda: False)
+        except DuplexError as exc:
+            failure = exc
         self.worked.append(Worked(request=request, pieces=len(pieces)))
         for piece in pieces:
             yield _output(request, piece, final=False)
-        yield _output(request, None, final=True)
+        yield _output(request, None, final=True) if failure is None else _failed(request, failure)
 
     def close(self) -> None:
         """Close every worker that was made."""
@@ -76,6 +81,16 @@ def make_worker(stage: StageSpec) -> StageWorker:
     module, _, name = stage.factory.partition(":")
     factory: Callable[..., StageWorker] = getattr(importlib.import_module(module), name)
     return factory(**stage.options)
+
+
+def _failed(request: StageRequest, failure: DuplexError) -> StageFailed:
+    return StageFailed(
+        stage=request.stage,
+        request_id=request.request_id,
+        fence=request.fence,
+        lane=request.lane,
+        error=failure.info,
+    )
 
 
 def _output(request: StageRequest, payload: Any, *, final: bool) -> StageOutput:

@@ -199,7 +199,8 @@ class _Answer:
             else:
                 self.reason, self.usage = completion.reason, completion.usage
                 return
-        raise RequestRefusedError("The conversation cannot be shortened to what the model can read")
+        why = "the conversation cannot be shortened to what the model can read"
+        raise RequestRefusedError(why, told=why)
 
 
 def _sampling(request: ChatRequest) -> Sampling:
@@ -214,7 +215,8 @@ def _candidates(request: ChatRequest) -> list[Tool]:
     found = [tool for tool in request.tools if wanted in {None, tool.name}]
     if not found:
         known = ", ".join(tool.name for tool in request.tools) or "none"
-        raise RequestRefusedError(f"The tool choice asks for {wanted or 'some function'}; the functions are: {known}")
+        why = f"the tool choice asks for {wanted or 'some function'}; the functions are: {known}"
+        raise RequestRefusedError(why, told=why)
     return found
 
 
@@ -223,8 +225,8 @@ def _object(text: str, name: str, *, cut: bool) -> str:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         if cut:
-            raise BrokenAnswerError(f"The arguments of {name} did not end within the tokens allowed") from error
-        raise RequestRefusedError(
-            f"The parameters of {name} use something of JSON schema that a call cannot be held to; simplify them"
-        ) from error
+            why = f"the arguments of {name} did not end within the tokens allowed"
+            raise BrokenAnswerError(why, told=why) from error
+        why = f"the parameters of {name} use something of JSON schema that a call cannot be held to; simplify them"
+        raise RequestRefusedError(why, told=why) from error
     return json.dumps(value, ensure_ascii=False)

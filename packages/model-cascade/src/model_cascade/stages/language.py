@@ -12,6 +12,7 @@ from model_cascade.parts.errors import Cancel
 from model_cascade.parts.language_model import ChatRequest, Finished, FinishReason, LanguageModel
 from model_cascade.payloads import Prepare
 from model_cascade.settings import LanguageModelSettings
+from model_cascade.stages.telling import told
 
 
 def load_language_model(settings: LanguageModelSettings) -> LanguageModel:
@@ -61,14 +62,15 @@ class LanguageWorker:
 
     def run(self, payload: Any, emit: Callable[[Any], None], cancelled: Cancel) -> None:
         """Answer one conversation, piece by piece, or read one ahead."""
-        if isinstance(payload, Prepare):
-            self._model.prepare(payload.messages, cancelled=cancelled)
-            return
-        assert isinstance(payload, ChatRequest)
-        for delta in self._model.stream(payload, cancelled):
-            if isinstance(delta, Finished) and delta.reason is FinishReason.CANCELLED:
+        with told():
+            if isinstance(payload, Prepare):
+                self._model.prepare(payload.messages, cancelled=cancelled)
                 return
-            emit(delta)
+            assert isinstance(payload, ChatRequest)
+            for delta in self._model.stream(payload, cancelled):
+                if isinstance(delta, Finished) and delta.reason is FinishReason.CANCELLED:
+                    return
+                emit(delta)
 
     def close(self) -> None:
         """Release the model."""

@@ -11,6 +11,7 @@ import soxr
 from duplex_core.transcribing import Recognize, Recognized
 from model_cascade.parts.errors import Cancel, CancelledError
 from model_cascade.stages.factories import resolve
+from model_cascade.stages.telling import told
 
 RATE_HZ = 16000
 """What recognisers hear."""
@@ -46,7 +47,8 @@ class RecognizerWorker:
         if payload.rate_hz != RATE_HZ:
             samples = soxr.resample(samples, payload.rate_hz, RATE_HZ, quality="HQ")
         try:
-            emit(Recognized(text=self._hears.transcribe(samples, cancelled)))
+            with told():
+                emit(Recognized(text=self._hears.transcribe(samples, cancelled)))
         except CancelledError:
             return
 

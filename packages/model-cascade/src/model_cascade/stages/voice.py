@@ -13,6 +13,7 @@ from model_cascade.parts.errors import Cancel, CancelledError
 from model_cascade.parts.voices import VOICE_NAMES, Pcm, Voice, load_voice
 from model_cascade.payloads import Utter, Uttered
 from model_cascade.stages.factories import resolve
+from model_cascade.stages.telling import told
 
 
 class VoiceWorker:
@@ -34,7 +35,8 @@ class VoiceWorker:
         assert isinstance(payload, Utter)
         voice = self._voices.get(payload.voice, self._default)
         try:
-            samples = voice.synthesize(payload.text, cancelled)
+            with told():
+                samples = voice.synthesize(payload.text, cancelled)
         except CancelledError:
             return
         emit(Uttered(pcm=self._at_rate(samples, voice.sample_rate_hz).tobytes()))

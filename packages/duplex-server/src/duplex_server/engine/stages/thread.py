@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
-from duplex_core.errors import ErrorCode, error
+from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.stages import StageFailed, StageOutput, StageReply, StageRequest, StageSpec, StageWorker
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class StageLoadError(RuntimeError):
-    """A stage could not be started; the message says which and why."""
+    """A stage could not be started; the message says why, and whoever started it which."""
 
 
 class _Job:
@@ -66,11 +66,11 @@ def make_worker(spec: StageSpec) -> StageWorker:
     """
     module, colon, attribute = spec.factory.partition(":")
     if not colon:
-        raise StageLoadError(f"stage {spec.name}: factory {spec.factory!r} must look like 'package.module:callable'")
+        raise StageLoadError(f"its factory {spec.factory!r} must look like 'package.module:callable'")
     try:
         factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as exc:
-        raise StageLoadError(f"stage {spec.name}: factory {spec.factory} cannot be imported: {exc}") from exc
+        raise StageLoadError(f"its factory {spec.factory} cannot be imported: {exc}") from exc
     return cast("StageWorker", factory(**spec.options))
 
 
@@ -81,7 +81,7 @@ async def start(stage: StageSpec, reply: Reply) -> ThreadStage:
         StageLoadError: a worker could not be made; the threads are gone again.
     """
     if stage.replicas != 1:
-        raise StageLoadError(f"stage {stage.name}: the thread runtime has one replica; raise concurrency instead")
+        raise StageLoadError("the thread runtime has one replica; raise concurrency instead")
     running = ThreadStage(stage, reply)
     try:
         await running.load()
@@ -120,7 +120,7 @@ class ThreadStage:
             except StageLoadError:
                 raise
             except Exception as exc:
-                raise StageLoadError(f"stage {self._spec.name} did not start: {_describe(exc)}") from exc
+                raise StageLoadError(_describe(exc)) from exc
             self._idle.append(seat)
 
     def healthy(self) -> bool:
@@ -143,7 +143,7 @@ class ThreadStage:
         job = _Job(request)
         self._jobs[key] = job
         if self._dead is not None:
-            self._loop.call_soon(self._fail, job, self._dead, True)
+            self._loop.call_soon(self._fail, job, self._error("died"))
             return
         self._queues.setdefault(session_id, deque()).append(job)
         self._dispatch()
@@ -242,13 +242,26 @@ class ThreadStage:
         else:
             self._idle.append(seat)
         if failure is not None and self._wanted(job):
-            log.error("stage %s: request %s failed", self._spec.name, job.request.request_id, exc_info=failure)
-            self._fail(job, _describe(failure), self._dead is not None)
+            self._failed(job, failure)
         elif self._wanted(job):
             self._finish(job)
             self._reply(_output(job.request, None, final=True))
         if self._dead is None:
             self._dispatch()
+
+    def _failed(self, job: _Job, failure: BaseException) -> None:
+        """Answer a request whose worker raised: what it foresaw is a line in the log, anything else has its traceback."""
+        which = (self._spec.name, job.request.request_id, job.request.fence.session_id)
+        if isinstance(failure, DuplexError):
+            log.warning("stage %s: request %s of %s failed: %s", *which, failure.__cause__ or failure)
+            self._fail(job, failure.info)
+        else:
+            log.error("stage %s: request %s of %s failed", *which, exc_info=failure)
+            self._fail(job, self._error("failed" if self._dead is None else "died"))
+
+    def _error(self, what: str) -> ErrorInfo:
+        """What a client is told of a fault that nobody foresaw: where, and that the log has the rest."""
+        return error(ErrorCode.ENGINE_ERROR, f"the model's stage {self._spec.name} {what}; the server's log says why")
 
     def _die(self, failure: BaseException) -> None:
         """The worker ended its thread (``SystemExit`` and the like): the stage takes no more, and says so to all."""
@@ -259,21 +272,20 @@ class ThreadStage:
         self._queues.clear()
         for job in [*running, *queued]:
             job.cancelled.set()
-            self._fail(job, self._dead, True)
+            self._fail(job, self._error("died"))
 
-    def _fail(self, job: _Job, cause: str, fatal: bool) -> None:
+    def _fail(self, job: _Job, info: ErrorInfo) -> None:
         if not self._wanted(job):
             return
         self._finish(job)
         request = job.request
-        message = f"stage {self._spec.name} {'died' if fatal else 'failed'}: {cause}"
         failed = StageFailed(
             stage=request.stage,
             request_id=request.request_id,
             fence=request.fence,
             lane=request.lane,
-            error=error(ErrorCode.ENGINE_ERROR, message),
-            fatal=fatal,
+            error=info,
+            fatal=self._dead is not None,
         )
         self._reply(failed)
 
