@@ -1,7 +1,8 @@
 """A model for tests whose one stage does what its text says, when a test lets it.
 
-Texts: ``fail at once``, ``fail after a word``, ``die``; anything else is said word by word, but for ``hold``, at which the
-stage waits until it is cancelled or let go. Used by the tests of the server; the stage's factory is found under :data:`MODULE`.
+Texts: ``fail at once``, ``fail after a word``, ``refuse``, ``die``; anything else is said word by word, but for ``hold``, at
+which the stage waits until it is cancelled or let go. Used by the tests of the server; the stage's factory is found under
+:data:`MODULE`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from duplex_core.capabilities import Capabilities
 from duplex_core.config import SessionConfig
+from duplex_core.errors import ErrorCode, refuse
 from duplex_core.items import item_text
 from duplex_core.model import (
     EndTurn,
@@ -75,6 +77,10 @@ class Worker:
         self.gate.begun.release()
         if payload == "die":
             raise SystemExit(3)
+        if payload == "refuse":
+            raise refuse(ErrorCode.ENGINE_ERROR, "no words today") from ConnectionError(
+                "http://words cannot be reached"
+            )
         if payload == "fail at once":
             raise ValueError("no such word")
         for index, word in enumerate(payload.split()):
