@@ -38,7 +38,7 @@ def deltas(epoch: int) -> list[Any]:
     return made
 
 
-def outbox_of(slow: list[bool] | None = None, *, read: bool = True, **bounds: int) -> Outbox:
+def outbox_of(slow: list[bool] | None = None, *, read: bool = True, **bounds: Any) -> Outbox:
     """An outbox with a large journal, which somebody reads unless told otherwise."""
     told = [] if slow is None else slow
     outbox = Outbox(Journal(max_events=100_000, max_bytes=1 << 30), on_slow=lambda: told.append(True), **bounds)
@@ -83,7 +83,7 @@ async def test_numbers_are_given_when_an_event_is_taken_so_a_purge_leaves_no_gap
 
 
 @pytest.mark.parametrize("bounds", [{"max_events": 10}, {"max_bytes": weight(InputCleared()) * 10}])
-async def test_a_slow_reader_is_told_once_and_still_gets_the_last_event(bounds: dict[str, int]) -> None:
+async def test_a_slow_reader_is_told_once_and_still_gets_the_last_event(bounds: dict[str, Any]) -> None:
     slow: list[bool] = []
     outbox = outbox_of(slow, **bounds)
     for _ in range(1000):
@@ -122,7 +122,7 @@ async def test_a_reader_that_waits_is_woken() -> None:
 
 
 @pytest.mark.parametrize("bounds", [{"max_events": 40}, {"max_bytes": weight(InputCleared()) * 40}])
-async def test_what_waits_for_nobody_moves_into_the_journal_in_order(bounds: dict[str, int]) -> None:
+async def test_what_waits_for_nobody_moves_into_the_journal_in_order(bounds: dict[str, Any]) -> None:
     slow: list[bool] = []
     outbox = outbox_of(slow, read=False, **bounds)
     for _ in range(100):
