@@ -22,6 +22,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Declared by a model package, read by the machine, served at ``/v1/realtime/capabilities``.
 
     ``input_rate_hz`` and ``output_rate_hz`` are the model's own rates; the server resamples both ways.
+    ``semantic_vad`` is for the server to say, which serves it for every model; a package leaves it as it is.
     ``voices`` lists the names that ``voice`` may take, the first being the default; empty means that there is no choice.
     ``fixed_after_start`` names fields of :class:`~duplex_core.config.SessionConfig` that cannot change once the model has
     begun to listen.
