@@ -190,8 +190,15 @@ def test_a_port_that_is_taken_is_named(zoo: dict[str, str]) -> None:
     ("args", "said"),
     [
         (["griffin"], "no installed model serves griffin; installed are: .*parrot"),
+        (["/no/such/folder"], "there is no folder /no/such/folder; name one with a checkpoint"),
+        (["./weights"], "there is no folder ./weights"),
+        ([__file__], "test_cli.py is no folder; name the folder"),
+        (
+            [str(Path(__file__).parent)],
+            "tests holds no checkpoint that an installed model knows: it has no config.json",
+        ),
         (["ruin"], "ruin is provided by ruin 1.2.3, which is broken: ModuleNotFoundError"),
-        (["dodo"], "stage brain did not start: OSError: weights.bin: checksum differs"),
+        (["dodo"], "^duplex-server: stage brain did not start: OSError: weights.bin: checksum differs$"),
         (["parrot", "--set", "volume=11"], "there is no deploy setting volume"),
         (["parrot", "--set", "volume"], "write it as key=value"),
         (["parrot", "--deploy", "nowhere.yaml"], "the deploy file nowhere.yaml cannot be read"),
@@ -205,6 +212,11 @@ def test_a_start_that_cannot_succeed_is_one_sentence_and_status_1(
     zoo: dict[str, str], args: list[str], said: str
 ) -> None:
     assert re.search(said, sentence(run(zoo, "serve", *args, "--port", "0")))
+
+
+def test_an_empty_folder_is_called_so(zoo: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "empty is empty; name one with a checkpoint" in sentence(run(zoo, "serve", str(tmp_path / "empty")))
 
 
 async def test_a_key_from_the_environment_is_asked_for(zoo: dict[str, str]) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import pydantic
 import yaml
 
+from duplex_server.faults import sentences
+
 PREFIX = "DUPLEX_DEPLOY__"
 
 
@@ -56,23 +58,31 @@ def validate(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> py
     try:
         return model.model_validate(dict(settings))
     except pydantic.ValidationError as exc:
-        faults = [_explain(fault) for fault in exc.errors(include_url=False)]
-        known = ", ".join(model.model_fields) or "none"
-        raise DeployError(f"{'; '.join(faults)} (the settings are: {known})") from None
+        raise DeployError(sentences("deploy setting", model, exc)) from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as exc:
-        raise DeployError(f"the deploy file {path} cannot be read: {exc}") from exc
+    except OSError as exc:
+        raise DeployError(f"the deploy file {path} cannot be read: {exc.strerror or exc}") from exc
+    except UnicodeDecodeError as exc:
+        raise DeployError(f"the deploy file {path} cannot be read: it is not text in UTF-8") from exc
     except yaml.YAMLError as exc:
-        raise DeployError(f"the deploy file {path} is not YAML: {' '.join(str(exc).split())}") from exc
+        raise DeployError(f"the deploy file {path} is not YAML: {_where(exc)}") from exc
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise DeployError(f"the deploy file {path} must hold settings as 'key: value' lines")
     return document
+
+
+def _where(exc: yaml.YAMLError) -> str:
+    """Where a YAML file is wrong, and how."""
+    if not isinstance(exc, yaml.MarkedYAMLError) or exc.problem_mark is None:
+        return " ".join(str(exc).split())
+    mark = exc.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem}"
 
 
 def _value(text: str, source: str) -> Any:
@@ -90,10 +100,3 @@ def _put(settings: dict[str, Any], path: Sequence[str], value: Any, *, source: s
             raise DeployError(f"{source}: {part} is set to {below!r} elsewhere, which has nothing inside")
         inner = below
     inner[path[-1]] = value
-
-
-def _explain(fault: Any) -> str:
-    name = ".".join(map(str, fault["loc"])) or "the settings"
-    if fault["type"] == "extra_forbidden":
-        return f"there is no deploy setting {name}"
-    return f"deploy setting {name}: {fault['msg']}"

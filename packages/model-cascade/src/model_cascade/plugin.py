@@ -14,6 +14,7 @@ from model_cascade.answer import LANGUAGE, VOICE
 from model_cascade.payloads import INPUT_RATE_HZ, RECOGNIZER
 from model_cascade.session import CascadeSession
 from model_cascade.settings import CascadeSettings
+from model_cascade.stages.factories import check
 
 MODEL_ID = "cascade"
 OUTPUT_RATE_HZ = 24000
@@ -66,8 +67,15 @@ def recognizer_stage(name: str, recognizer: str, concurrency: int = 1) -> StageS
 
 
 def stage_plan(checkpoint: Checkpoint, deploy: pydantic.BaseModel) -> StagePlan:
-    """Three stages, each on threads of the server's own process."""
+    """Three stages, each on threads of the server's own process.
+
+    Raises:
+        ValueError: a part that the settings name by its import path is not installed.
+    """
     settings = _settings(deploy)
+    check("recognizer", settings.recognizer)
+    for voice in settings.voices:
+        check("voices", voice)
     return StagePlan(
         stages=(
             recognizer_stage(RECOGNIZER, settings.recognizer, settings.sessions_at_once),

@@ -28,8 +28,16 @@ def _part(known: tuple[str, ...]) -> pydantic.AfterValidator:
     return pydantic.AfterValidator(check)
 
 
+def _listed(value: object) -> object:
+    """A list that somebody wrote as text: one name, or several with commas between them."""
+    if not isinstance(value, str):
+        return value
+    return [name for name in map(str.strip, value.split(",")) if name]
+
+
 Recognizer = Annotated[str, _part(("moonshine",))]
 Voice = Annotated[str, _part(VOICES)]
+Voices = Annotated[tuple[Voice, ...], pydantic.BeforeValidator(_listed)]
 
 
 class LanguageModelSettings(pydantic.BaseModel):
@@ -65,7 +73,7 @@ class CascadeSettings(pydantic.BaseModel):
     Attributes:
         recognizer: ``moonshine``, or an import path of a factory of :class:`~model_cascade.stages.recognizer.Hears`.
         voices: voices to load, the first being the default; names, or import paths of factories of
-            :class:`~model_cascade.parts.voices.Voice`.
+            :class:`~model_cascade.parts.voices.Voice`. A list, or text with commas.
         language_model: which language model answers.
         instructions: the default system prompt.
         silence_ms: silence that ends a turn, unless the session says otherwise.
@@ -76,7 +84,7 @@ class CascadeSettings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     recognizer: Recognizer = "moonshine"
-    voices: tuple[Voice, ...] = pydantic.Field(default=("joe", "nano"), min_length=1)
+    voices: Voices = pydantic.Field(default=("joe", "nano"), min_length=1)
     language_model: LanguageModelSettings = LanguageModelSettings()
     instructions: str = DEFAULT_INSTRUCTIONS
     silence_ms: int = pydantic.Field(default=500, ge=100, le=5000)

@@ -20,7 +20,7 @@ from duplex_core.config import SessionConfig
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.model import ModelSession
 from duplex_core.patch import SessionPatch, apply_session_patch
-from duplex_core.plugins import PluginHost
+from duplex_core.plugins import PluginError, PluginHost
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
 from duplex_core.stages import StagePlan
 from duplex_core.transcribing import TranscribedSession, TranscriberSpec
@@ -117,10 +117,15 @@ def prepare(
 
     Raises:
         PluginError: no package serves it, or the one that should is broken.
-        ModelUnavailable: the settings cannot work together.
+        ModelUnavailable: the folder holds no checkpoint, or the settings cannot work together.
     """
     checkpoint = read_checkpoint(model) if model is not None else None
-    spec = plugins.select_model(checkpoint)
+    try:
+        spec = plugins.select_model(checkpoint)
+    except PluginError as exc:
+        if checkpoint is not None and (missing := _no_checkpoint(checkpoint)) is not None:
+            raise ModelUnavailable(missing) from exc
+        raise
     deploy = read_deploy(spec.deploy_model)
     checkpoint = checkpoint or Checkpoint(name=spec.id)
     try:
@@ -186,6 +191,21 @@ def read_checkpoint(model: str) -> Checkpoint:
             raise ModelUnavailable(f"{path} cannot be read: {exc}") from exc
     files = frozenset(each.name for each in folder.iterdir())
     return Checkpoint(name=model, path=str(folder.resolve()), config=config, files=files)
+
+
+def _no_checkpoint(named: Checkpoint) -> str | None:
+    """Why there is no checkpoint where the user pointed, if that is what is wrong; else it is that no package knows it."""
+    if named.path is not None:
+        if not named.files:
+            return f"the folder {named.name} is empty; name one with a checkpoint (its config.json and weights)"
+        if not named.config:
+            return f"the folder {named.name} holds no checkpoint that an installed model knows: it has no config.json"
+        return None
+    if not named.name.startswith(("/", ".", "~")) and not Path(named.name).is_absolute():
+        return None
+    if Path(named.name).exists():
+        return f"{named.name} is no folder; name the folder that holds the checkpoint"
+    return f"there is no folder {named.name}; name one with a checkpoint, or an installed model (duplex-server models)"
 
 
 def checked_options(model: type[pydantic.BaseModel], options: dict[str, Any]) -> dict[str, Any]:

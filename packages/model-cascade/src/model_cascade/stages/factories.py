@@ -1,12 +1,39 @@
-"""From a part named in the deploy settings to the part itself."""
+"""From a part named in the deploy settings to the part itself.
+
+Called when the stages are planned, to see that the part can be there, and on the stage's thread, to make it.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from model_cascade.parts.errors import PartError
+
+
+def check(setting: str, name: str) -> None:
+    """See whether the part's module is installed, without loading it (but for the packages around it).
+
+    Args:
+        setting: where the part is named, for the message.
+        name: one of this package's own parts, or an import path ``module:callable``.
+
+    Raises:
+        ValueError: there is no such module; says what to do.
+    """
+    module, colon, _ = name.partition(":")
+    if not colon:
+        return
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as exc:
+        raise ValueError(f"{setting} names {name}, and {module} cannot be imported: {exc}") from exc
+    if found is None:
+        raise ValueError(
+            f"{setting} names {name}, and there is no module {module}; install it, or put its folder on PYTHONPATH"
+        )
 
 
 def resolve(name: str, known: Mapping[str, Callable[[], Any]]) -> Any:
