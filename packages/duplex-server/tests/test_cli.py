@@ -67,7 +67,7 @@ def zoo(tmp_path: Path) -> dict[str, str]:
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what must be refused without a key
-COMMAND = [sys.executable, "-c", "from duplex_server.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from duplex_server.entry import main; main()"]
 
 
 def run(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
@@ -177,6 +177,17 @@ async def test_while_it_drains_nobody_gets_in_and_a_second_signal_ends_it_at_onc
             assert (await receive(late))["error"]["code"] == "shutdown"
         process.send_signal(signal.SIGTERM)
         await ended(process)
+
+
+INTERRUPT = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize("module", ["uvicorn", "ruin_plugin"])
+def test_ctrl_c_while_it_is_still_importing_is_no_traceback(zoo: dict[str, str], tmp_path: Path, module: str) -> None:
+    """While a library is imported, and while a plugin is."""
+    (tmp_path / "site" / f"{module}.py").write_text(INTERRUPT)
+    done = run(zoo, "serve", "parrot", "--port", "0")
+    assert (done.returncode, done.stderr) == (130, "duplex-server: interrupted\n")
 
 
 def test_a_port_that_is_taken_is_named(zoo: dict[str, str]) -> None:
