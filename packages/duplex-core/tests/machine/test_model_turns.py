@@ -17,8 +17,8 @@ from duplex_core.events import (
     SpeechStopped,
 )
 from duplex_core.items import item_text
-from duplex_core.machine.input import STREAM_KEEP_MS
 from duplex_core.machine.output import ModelFault
+from duplex_core.machine.taking import STREAM_KEEP_MS
 from duplex_core.testing import invariants
 from tests.support.machines import FRAME_MS, Bench, kinds, same_audio, told
 

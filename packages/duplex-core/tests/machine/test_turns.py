@@ -19,9 +19,10 @@ from duplex_core.events import (
     SpeechStopped,
 )
 from duplex_core.items import InputAudio, MessageItem
-from duplex_core.machine.input import COMMIT_MS, MAX_BUFFER_MS, QUIET_KEEP_MS, STALL_MS, TAIL_MS
+from duplex_core.machine.input import COMMIT_MS, MAX_BUFFER_MS, STALL_MS, TAIL_MS
 from duplex_core.machine.io import Detect, ResetDetector, SpeechFrames
 from duplex_core.machine.table import Hearing
+from duplex_core.machine.taking import QUIET_KEEP_MS
 from duplex_core.model import (
     AudioArrived,
     Configured,

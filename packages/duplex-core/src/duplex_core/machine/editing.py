@@ -5,6 +5,8 @@ Used by :class:`~duplex_core.machine.session.SessionMachine`. Checks everything 
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from duplex_core.commands import (
@@ -31,10 +33,14 @@ from duplex_core.items import (
 from duplex_core.machine.core import Core
 from duplex_core.machine.heard import Speech
 from duplex_core.machine.history import ROOT, Entry, truncate, visible
-from duplex_core.machine.input import InputSide, announce
+from duplex_core.machine.input import InputSide
 from duplex_core.machine.output import OutputSide
 from duplex_core.machine.response import CONTENT_INDEX
+from duplex_core.machine.taking import announce
 from duplex_core.model import ToolResult
+
+ItemCommand = ConversationItemCreate | ConversationItemRetrieve | ConversationItemTruncate | ConversationItemDelete
+"""A client's edit."""
 
 
 class Editing:
@@ -45,6 +51,24 @@ class Editing:
         self._core = core
         self._input = incoming
         self._output = output
+
+    def carry_out(self, command: ItemCommand) -> None:
+        """Carry out one of them.
+
+        Raises:
+            DuplexError: it cannot be carried out; nothing changed.
+        """
+        match command:
+            case ConversationItemCreate():
+                self.create(command)
+            case ConversationItemRetrieve():
+                self.retrieve(command)
+            case ConversationItemTruncate():
+                self.truncate(command)
+            case ConversationItemDelete():
+                self.delete(command)
+            case _:
+                assert_never(command)
 
     def create(self, command: ConversationItemCreate) -> None:
         """Put an item into the history.

@@ -13,29 +13,22 @@ from duplex_core.config import ServerVad, SessionConfig
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.events import (
     InputCleared,
-    InputCommitted,
     InputTimeoutTriggered,
-    ItemAdded,
-    ItemCreated,
-    ItemDone,
     OverlapVerdict,
     SpeechStarted,
     SpeechStopped,
     StatusReason,
 )
-from duplex_core.items import InputAudio, Item, ItemStatus, MessageItem, Role
-from duplex_core.machine.buffer import InputBuffer
 from duplex_core.machine.core import Core
 from duplex_core.machine.ear import Ear
 from duplex_core.machine.endpoint import Endpoint, Verdict
-from duplex_core.machine.heard import Speech
-from duplex_core.machine.history import Entry, visible
 from duplex_core.machine.io import EndOfTurnVerdict, SpeechFrames
 from duplex_core.machine.output import OutputSide
 from duplex_core.machine.overlapping import Overlapping
 from duplex_core.machine.pausing import JUDGED_MS, Pausing
 from duplex_core.machine.recognition import Recognition
 from duplex_core.machine.table import Answer, Hearing, Trigger
+from duplex_core.machine.taking import Taking
 from duplex_core.model import (
     AudioArrived,
     ImageArrived,
@@ -46,7 +39,6 @@ from duplex_core.model import (
     SpeechResumed,
     UserTranscript,
 )
-from duplex_core.model import InputCommitted as ToldCommitted
 
 STALL_TIMER = "input stall"
 STALL_MS = 2000.0
@@ -56,10 +48,6 @@ COMMIT_MS = 1000.0
 """How long a commit waits for the detector's verdict before it is carried out with what is known."""
 TAIL_MS = 160.0
 """Audio after the last speech frame that still belongs to the utterance: a soft consonant lies below the threshold."""
-QUIET_KEEP_MS = 10_000.0
-"""Audio kept while a detector hears nothing, for a commit by hand of what it did not notice."""
-STREAM_KEEP_MS = 60_000.0
-"""Audio kept for a commit when the model hears everything anyway."""
 MAX_BUFFER_MS = 600_000.0
 """The longest turn; also bounds the memory of one session."""
 
@@ -78,15 +66,15 @@ class InputSide:
         """Begin with nothing heard."""
         self._core = core
         self._output = output
-        self._buffer = InputBuffer(core.capabilities.input_rate_hz)
         self._ear = Ear(core)
         self._overlapping = Overlapping(core, output)
         self._pausing = Pausing(core)
         self.recognition = Recognition(core)
+        self._taking = Taking(core, self.recognition)
+        self._buffer = self._taking.buffer
         self.pending_id: str | None = None
         """Id that the utterance under way will have as an item."""
         self._start_ms = 0.0
-        self._floor_ms = 0.0
         self._tail = False
         self._deferred: Deferred | None = None
 
@@ -113,7 +101,8 @@ class InputSide:
         start_ms = self._buffer.end_ms
         if pcm:
             self._buffer.append(pcm)
-            self._trim()
+            if self._deferred is None:
+                self._taking.trim(self._ear.judged_ms)
             core.tell(AudioArrived(pcm=pcm, start_ms=start_ms, fence=core.fence, is_speech=command.is_speech))
         for picture in pictures:
             core.tell(ImageArrived(data=picture.data, at_ms=start_ms + (picture.at_ms or 0.0), fence=core.fence))
@@ -121,15 +110,6 @@ class InputSide:
             self._ear.listen(pcm)
             if core.lanes.hearing is not Hearing.QUIET:
                 _watch_stall(core, core.server_vad)
-
-    def _trim(self) -> None:
-        """Forget old audio that no turn can need. What the detector has not judged yet is always kept."""
-        core, end_ms = self._core, self._buffer.end_ms
-        if core.streams:
-            self._buffer.drop_before(end_ms - STREAM_KEEP_MS)
-        elif core.server_vad is not None and core.lanes.hearing is Hearing.QUIET and self._deferred is None:
-            known_ms = min(end_ms, self._ear.judged_ms)
-            self._buffer.drop_before(known_ms - QUIET_KEEP_MS - core.server_vad.prefix_padding_ms)
 
     # -- the detector -------------------------------------------------------------------------------------------------
 
@@ -154,7 +134,7 @@ class InputSide:
                 self._speech_paused(vad, found.at_ms)
             case Verdict.RESUMED:
                 self._core.lanes.move(Hearing, Trigger.SPEECH)
-                self._core.tell(SpeechResumed(item_id=self._require_item(), fence=self._core.fence))
+                self._core.tell(SpeechResumed(item_id=_known(self.pending_id), fence=self._core.fence))
             case Verdict.STOPPED:
                 self._turn_over(vad, found.at_ms)
 
@@ -162,7 +142,7 @@ class InputSide:
         core, output = self._core, self._output
         core.lanes.move(Hearing, Trigger.SPEECH)
         item_id = self.pending_id = core.new_id("item")
-        self._start_ms = max(at_ms - vad.prefix_padding_ms, self._buffer.start_ms, self._floor_ms)
+        self._start_ms = max(at_ms - vad.prefix_padding_ms, self._buffer.start_ms, self._taking.floor_ms)
         self._tail = False
         over = self._overlapping.concerns(vad)
         self.recognition.hushed = over and self._overlapping.ask(at_ms)
@@ -175,7 +155,7 @@ class InputSide:
 
     def _announce_speech(self, interrupts_at_ms: float | None) -> None:
         """Tell the client of the speech; with a time, that it interrupts the answer, which stops."""
-        self._core.emit(SpeechStarted(audio_start_ms=int(self._start_ms), item_id=self._require_item()))
+        self._core.emit(SpeechStarted(audio_start_ms=int(self._start_ms), item_id=_known(self.pending_id)))
         if interrupts_at_ms is not None:
             self._overlapping.tell(OverlapVerdict.INTERRUPTION, interrupts_at_ms, self._output.audible_id)
             self._output.interrupt(StatusReason.TURN_DETECTED)
@@ -186,7 +166,7 @@ class InputSide:
         if overlap.question is None:
             return
         paused = self._core.lanes.hearing is Hearing.PAUSED
-        transcript = self.recognition.so_far(self._require_item())
+        transcript = self.recognition.so_far(_known(self.pending_id))
         verdict = overlap.judge(self._ear.spoken_until_ms, transcript, paused=paused, ended=ended)
         late = verdict is OverlapVerdict.BACKCHANNEL and not self._output.audible
         if late or overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
@@ -210,7 +190,7 @@ class InputSide:
     def _let_pass(self) -> None:
         """The speech over the answer is no turn: the answer goes on, and what is said from here on is judged anew."""
         judged_ms = self._ear.judged_ms
-        self._floor_ms = max(self._floor_ms, self._ear.spoken_until_ms)
+        self._taking.floor_ms = max(self._taking.floor_ms, self._ear.spoken_until_ms)
         self._drop_speech()
         self._ear.restart(judged_ms, self._buffer.cut(judged_ms, self._buffer.end_ms))
         self._output.sounding.arm_idle()
@@ -218,7 +198,7 @@ class InputSide:
     def _speech_paused(self, vad: ServerVad, at_ms: float) -> None:
         core = self._core
         core.lanes.move(Hearing, Trigger.SILENCE)
-        item_id, judged_ms = self._require_item(), self._ear.judged_ms
+        item_id, judged_ms = _known(self.pending_id), self._ear.judged_ms
         self._pausing.began(item_id, self._buffer.cut(max(self._start_ms, judged_ms - JUDGED_MS), judged_ms))
         remaining = max(0.0, vad.silence_duration_ms - (judged_ms - at_ms))
         core.tell(SpeechPaused(item_id=item_id, at_ms=at_ms, remaining_ms=remaining, fence=core.fence))
@@ -246,7 +226,7 @@ class InputSide:
             return
         self._tail = True
         tail_ms = min(TAIL_MS, vad.silence_duration_ms)
-        self._commit(item_id, self._start_ms, min(at_ms + tail_ms, self._buffer.end_ms))
+        self._taking.commit(item_id, self._start_ms, min(at_ms + tail_ms, self._buffer.end_ms))
         if vad.create_response:
             self._output.open_or_queue(ResponseCause.COMMIT)
 
@@ -256,16 +236,12 @@ class InputSide:
         A commit by hand may have taken its beginning, all of it even, before the detector came to it.
         """
         at_ms = max(at_ms, self._start_ms)
-        item_id, self.pending_id = self._require_item(), None
-        self._floor_ms = max(self._floor_ms, at_ms)
+        item_id, self.pending_id = _known(self.pending_id), None
+        self._taking.floor_ms = max(self._taking.floor_ms, at_ms)
         self._core.lanes.move(Hearing, Trigger.TURN_OVER)
         self._core.set_timer(STALL_TIMER, None)
         self._core.emit(SpeechStopped(audio_end_ms=int(at_ms), item_id=item_id))
         return item_id
-
-    def _require_item(self) -> str:
-        assert self.pending_id is not None, "speech has an item id from its first frame on"
-        return self.pending_id
 
     def stalled(self) -> None:
         """The microphone stopped in mid-speech: what was said so far is the turn, and what was not judged belongs to it."""
@@ -292,7 +268,7 @@ class InputSide:
         start_ms = max(0.0, end_ms - vad.idle_timeout_ms)
         item_id = core.new_id("item")
         core.emit(InputTimeoutTriggered(audio_start_ms=int(start_ms), audio_end_ms=int(end_ms), item_id=item_id))
-        self._enter(item_id, b"", end_ms, end_ms)
+        self._taking.enter(item_id, b"", end_ms, end_ms)
         self._output.open(ResponseCause.IDLE)
 
     # -- commit and clear ---------------------------------------------------------------------------------------------
@@ -332,52 +308,25 @@ class InputSide:
             item_id, start_ms = self._end_speech(end_ms), self._start_ms
             wanted = wanted or (vad is not None and vad.create_response)
         elif end_ms <= self._buffer.start_ms or (self._tail and self._ear.has_judged(end_ms)):
-            self._drop_tail(end_ms, wanted)
+            # The detector has committed already and heard nothing since: no turn is made of the silence. Its turn is answered,
+            # if that is asked for and has not begun.
+            self._taking.forget(end_ms)
+            core.emit(InputCleared())
+            if wanted and core.lanes.answer is Answer.NONE:
+                self._output.open(ResponseCause.COMMIT)
             return
         else:
             item_id, start_ms = core.new_id("item"), self._buffer.start_ms
         if detects and core.lanes.hearing is Hearing.QUIET:
             self._ear.restart(end_ms, self._buffer.cut(end_ms, self._buffer.end_ms))
         self._tail = False
-        self._commit(item_id, start_ms, end_ms)
+        self._taking.commit(item_id, start_ms, end_ms)
         if wanted:
             self._output.open_or_queue(ResponseCause.COMMIT)
 
-    def _drop_tail(self, end_ms: float, wanted: bool) -> None:
-        """The detector has committed already and heard nothing since: no turn is made of the silence up to ``end_ms``.
-
-        Its turn is answered, if that is asked for and has not begun.
-        """
-        self._buffer.drop_before(end_ms)
-        self._floor_ms = max(self._floor_ms, end_ms)
-        self._core.emit(InputCleared())
-        if wanted and self._core.lanes.answer is Answer.NONE:
-            self._output.open(ResponseCause.COMMIT)
-
-    def _commit(self, item_id: str, start_ms: float, end_ms: float) -> None:
-        """Make the audio an item, and forget it and what lies before it."""
-        pcm = self._buffer.cut(start_ms, end_ms)
-        self._buffer.drop_before(end_ms)
-        self._floor_ms = end_ms
-        self._enter(item_id, pcm, start_ms, end_ms)
-
-    def _enter(self, item_id: str, pcm: bytes, start_ms: float, end_ms: float) -> None:
-        core = self._core
-        part = InputAudio(audio=pcm, transcript=self.recognition.final(item_id))
-        item = MessageItem(
-            id=item_id, role=Role.USER, content=(part,), status=ItemStatus.COMPLETED, object="realtime.item"
-        )
-        entry = Entry(item=item, speech=Speech(audio_ms=end_ms - start_ms, complete=True))
-        previous = core.history.insert(entry)
-        core.emit(InputCommitted(item_id=item_id, previous_item_id=previous))
-        announce(core, visible(item), previous)
-        self.recognition.committed(entry)
-        core.tell(ToldCommitted(item_id=item_id, pcm=pcm, start_ms=start_ms, end_ms=end_ms, fence=core.fence))
-
     def clear(self) -> None:
         """Forget the user's unfinished input."""
-        self._buffer.clear()
-        self._floor_ms = self._buffer.end_ms
+        self._taking.forget(self._buffer.end_ms)
         self._tail = False
         self._drop_speech()
         self._ear.restart(self._buffer.end_ms, b"")
@@ -408,15 +357,11 @@ class InputSide:
         self._ear.restart(self._buffer.end_ms, b"")
 
 
+def _known(item_id: str | None) -> str:
+    assert item_id is not None, "speech has an item id from its first frame on"
+    return item_id
+
+
 def _watch_stall(core: Core, vad: ServerVad) -> None:
     """The user is speaking: more audio must come."""
     core.set_timer(STALL_TIMER, core.now_ms + max(STALL_MS, 2.0 * vad.silence_duration_ms))
-
-
-def announce(core: Core, item: Item, previous: str | None) -> None:
-    """Tell the client that an item which is whole entered the history, in the GA and the beta spelling."""
-    core.emit(
-        ItemAdded(item=item, previous_item_id=previous),
-        ItemCreated(item=item, previous_item_id=previous),
-        ItemDone(item=item, previous_item_id=previous),
-    )

@@ -236,7 +236,7 @@ class SessionMachine:
                 | c.ConversationItemTruncate()
                 | c.ConversationItemDelete()
             ):
-                self._edit(command)
+                self._editing.carry_out(command)
             case c.ResponseCreate():
                 self._asking.respond(command.response or ResponseParams())
             case c.ResponseCancel():
@@ -247,25 +247,6 @@ class SessionMachine:
                 self._extension(command)
             case c.SessionUpdate() | c.SessionHeartbeat() | c.SessionEventAck() | c.SessionResume() | c.SessionClose():
                 self._lifetime(command)
-            case _:
-                assert_never(command)
-
-    def _edit(
-        self,
-        command: c.ConversationItemCreate
-        | c.ConversationItemRetrieve
-        | c.ConversationItemTruncate
-        | c.ConversationItemDelete,
-    ) -> None:
-        match command:
-            case c.ConversationItemCreate():
-                self._editing.create(command)
-            case c.ConversationItemRetrieve():
-                self._editing.retrieve(command)
-            case c.ConversationItemTruncate():
-                self._editing.truncate(command)
-            case c.ConversationItemDelete():
-                self._editing.delete(command)
             case _:
                 assert_never(command)
 
