@@ -21,11 +21,15 @@ import websockets
 
 PLUGIN = """
 import dataclasses
+import pydantic
 from duplex_core.hookspecs import hookimpl
 from duplex_core.spec import ModelSpec
 from duplex_core.stages import StagePlan, StageSpec
 from duplex_core.subcommands import SubcommandSpec
 from duplex_core.testing.echo import ECHO
+
+class Needy(pydantic.BaseModel):
+    size: int
 
 def broken_weights(**options):
     raise OSError("weights.bin: checksum differs")
@@ -42,6 +46,7 @@ def duplex_register_models():
     return [
         dataclasses.replace(ECHO, id="parrot", claims_text="feathers [any]"),
         dataclasses.replace(ECHO, id="dodo", stage_plan=plan),
+        dataclasses.replace(ECHO, id="emu", deploy_model=Needy),
     ]
 
 @hookimpl
@@ -63,7 +68,7 @@ def zoo(tmp_path: Path) -> dict[str, str]:
     (site / "ruin_plugin.py").write_text("import a_library_that_nobody_has\n")
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DUPLEX_")}
-    return {**kept, "PYTHONPATH": path, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    return {**kept, "PYTHONPATH": path, "COLUMNS": "260", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what must be refused without a key
@@ -251,6 +256,8 @@ def test_models_lists_what_is_installed_and_what_is_broken(zoo: dict[str, str]) 
     row = next(line for line in done.stdout.splitlines() if "parrot" in line)
     assert "zoo 1.2.3" in row
     assert "feathers [any]" in row
+    assert "says audio or text; takes text; transcribes; tools; chat completions" in " ".join(done.stdout.split())
+    assert "depends on its deploy settings" in next(line for line in done.stdout.splitlines() if "emu" in line)
     assert "plugin ruin of ruin 1.2.3: ModuleNotFoundError" in done.stdout.replace("\n", " ")
 
 

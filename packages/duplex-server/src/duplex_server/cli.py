@@ -22,6 +22,7 @@ from rich.table import Table
 import duplex_server
 from duplex_core.authentication import Authenticator, AuthenticatorSpec
 from duplex_core.plugins import PluginError, PluginHost, PluginReport, load_plugins
+from duplex_core.spec import ModelSpec
 from duplex_core.subcommands import SubcommandSpec
 from duplex_server import builtins
 from duplex_server.deploy import DeployError, read_settings, validate
@@ -174,15 +175,17 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
 def models(context: typer.Context) -> None:
     """List the installed model packages, what they claim, and the broken ones with the cause."""
     plugins: PluginHost = context.obj
-    table = Table("Model", "Package", "Serves", "Summary", title="Models")
+    table = Table("Model", "Package", "Serves", "Can", "Summary", title="Models")
     for report in plugins.reports:
         for model_id in report.models:
             if report.broken:
-                table.add_row(model_id, report.origin, "-", f"[red]broken:[/red] {_plain(report.cause)}")
+                table.add_row(model_id, report.origin, "-", "-", f"[red]broken:[/red] {_plain(report.cause)}")
             else:
                 spec = plugins.models[model_id]
                 name = f"{model_id} (default)" if spec.embedded else model_id
-                table.add_row(name, report.origin, _plain(spec.claims_text), _plain(spec.summary))
+                table.add_row(
+                    name, report.origin, _plain(spec.claims_text), _plain(_abilities(spec)), _plain(spec.summary)
+                )
     console = Console()
     if table.row_count:
         console.print(table)
@@ -258,6 +261,24 @@ def _add_subcommand(spec: SubcommandSpec) -> None:
 
     takes_all = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     app.command(spec.id, help=spec.summary, context_settings=takes_all)(run)
+
+
+def _abilities(spec: ModelSpec) -> str:
+    """What sessions with a model can do while nothing is set, for people."""
+    try:
+        able = spec.capabilities(spec.deploy_model())
+    except ValueError:  # pydantic's is one: there are settings that it cannot do without
+        return "depends on its deploy settings"
+    says = f"says {' or '.join(modality.value for modality in able.output_modalities)}"
+    voices = f"voices {', '.join(able.voices)}" if able.voices else ""
+    sees = "sees images" if able.image_input or able.video_input else ""
+    flags = {
+        "takes text": able.text_input,
+        "transcribes": able.input_transcription,
+        "tools": able.tools,
+        "chat completions": able.chat,
+    }
+    return "; ".join(filter(None, (says, voices, sees, *(name for name, there in flags.items() if there))))
 
 
 def _broken_line(report: PluginReport) -> str:
