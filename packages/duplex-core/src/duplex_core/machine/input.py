@@ -27,7 +27,7 @@ from duplex_core.machine.output import OutputSide
 from duplex_core.machine.overlapping import Overlapping
 from duplex_core.machine.pausing import JUDGED_MS, Pausing
 from duplex_core.machine.recognition import Recognition
-from duplex_core.machine.table import Answer, Hearing, Trigger
+from duplex_core.machine.table import Hearing, Trigger
 from duplex_core.machine.taking import Taking
 from duplex_core.model import (
     AudioArrived,
@@ -312,8 +312,7 @@ class InputSide:
             # if that is asked for and has not begun.
             self._taking.forget(end_ms)
             core.emit(InputCleared())
-            if wanted and core.lanes.answer is Answer.NONE:
-                self._output.open(ResponseCause.COMMIT)
+            _answer_once(self._output, wanted)
             return
         else:
             item_id, start_ms = core.new_id("item"), self._buffer.start_ms
@@ -355,6 +354,12 @@ class InputSide:
             self._drop_speech()
         self._tail = False
         self._ear.restart(self._buffer.end_ms, b"")
+
+
+def _answer_once(output: OutputSide, wanted: bool) -> None:
+    """Have an answer made if it is ``wanted``, unless the one that is being made is it."""
+    if wanted and output.response is None:
+        output.open(ResponseCause.COMMIT)
 
 
 def _known(item_id: str | None) -> str:
