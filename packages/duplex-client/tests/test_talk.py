@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,12 +16,13 @@ import soundfile
 from rich.console import Console
 from typer.testing import CliRunner
 
-from duplex_client.audio import write_wav
+from duplex_client.audio import UnwritableAudio, write_wav
 from duplex_client.changes import ConnectionChange, Resumed, ResyncRequired
 from duplex_client.cli import app
 from duplex_client.devices import Cursor
 from duplex_client.errors import ConnectionClosed
 from duplex_client.latency import InputLine, Latencies
+from duplex_client.player import HeardAnswer
 from duplex_client.talk import NoAnswer, TalkOptions, TalkState, talk
 from duplex_client.view import ConversationView
 from duplex_core.commands import InputAudioBufferAppend, SessionUpdate
@@ -30,10 +32,15 @@ from duplex_core.events import (
     CloseReason,
     Event,
     InputCommitted,
+    OutputBufferCleared,
     OutputTranscriptDone,
+    ResponseDone,
+    ResponseError,
+    ResponseStatus,
     SessionUpdated,
     SpeechStarted,
     SpeechStopped,
+    StatusDetails,
     TranscriptionCompleted,
     TranscriptionDelta,
     TranscriptUsage,
@@ -91,8 +98,9 @@ async def test_a_file_is_said_and_its_answer_written_and_shown(wav: Path, tmp_pa
     samples, rate = soundfile.read(tmp_path / "out" / "answer.wav", dtype="int16")
     assert (rate, samples.tobytes()) == (RATE_HZ, tone(60, 7))
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue())
-    for line in ("you        speaking", "heard      what is it", "assistant  It is this."):
+    for line in ("you        speaking", "heard      what is it", "assistant  It is this.", "assistant  finished"):
         assert line in text, text
+    assert f"Written to {tmp_path / 'out' / 'answer.wav'}: 0.06 s of sound." in text
     assert re.search(r"latency    first audio \d+\.\d\d s after the end of your speech", text)
     if not terminal:
         assert "heard      … what is …" in text
@@ -153,6 +161,62 @@ async def test_a_server_that_hears_nothing_is_no_answer(wav: Path, tmp_path: Pat
     assert not (tmp_path / "a.wav").exists()
 
 
+async def test_what_is_waited_for_is_said(wav: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duplex_client.talk.NOTICE_S", 0.1)
+    shown = io.StringIO()
+
+    async def late(peer: Peer) -> None:
+        await configure(peer)
+        while "so far the server heard no speech (waiting up to 20 s)" not in shown.getvalue():
+            await peer.expect(InputAudioBufferAppend)
+        await peer.send(STARTED, STOPPED, COMMITTED, *begin(), audio(tone(60, 7)), done())
+        await peer.hang_up()
+
+    async with scripted(late) as server:
+        options = TalkOptions(url=server.url, wav=wav, out=tmp_path / "a.wav", patience_s=20)
+        await talk(options, Console(file=shown, width=200))
+    assert (tmp_path / "a.wav").exists()
+
+
+FAILED = msgspec.structs.replace(
+    done(status=ResponseStatus.FAILED).response,
+    status_details=StatusDetails(
+        type=ResponseStatus.FAILED,
+        error=ResponseError(type="server_error", code="engine_error", message="the model is ill"),
+    ),
+)
+
+
+async def test_an_answer_that_failed_is_told_once(wav: Path, tmp_path: Path) -> None:
+    async def fails(peer: Peer) -> None:
+        await configure(peer)
+        await peer.until(InputAudioBufferAppend)
+        await peer.send(STARTED, STOPPED, COMMITTED, *begin(), ResponseDone(response=FAILED))
+        await peer.hang_up()
+
+    async with scripted(fails) as server:
+        code, text = await asyncio.to_thread(
+            run, "--wav", str(wav), "--url", server.url, "--out", str(tmp_path / "a.wav")
+        )
+    assert code == 1
+    assert text.count("the model is ill") == 1
+    assert "error      the answer failed: the model is ill" in text
+
+
+def test_how_much_was_heard_of_an_interrupted_answer_is_what_the_player_played() -> None:
+    """And not the last that the server had been told by then."""
+    shown = io.StringIO()
+    view = ConversationView(Console(file=shown, width=100), Latencies(InputLine()), 0.0)
+    view.show(OutputBufferCleared(response_id="resp_1", epoch=1, audio_end_ms=1730), 5000.0)
+    answer = HeardAnswer(
+        response_id="resp_1", item_id="i", spans=(), played_ms=1804.0, received_ms=6000.0, cut_at_ms=5000.0
+    )
+    view.heard(answer)
+    view.heard(msgspec.structs.replace(answer, cut_at_ms=None))
+    lines = [line.partition("assistant  ")[2] for line in shown.getvalue().splitlines()]
+    assert lines == ["interrupted", "1.80 s of its answer were heard"]
+
+
 async def test_a_session_that_dies_while_speaking_is_told(wav: Path, tmp_path: Path) -> None:
     async def dies(peer: Peer) -> None:
         await configure(peer)
@@ -194,6 +258,44 @@ def test_a_wrong_command_line_says_what_is_wanted(args: tuple[str, ...]) -> None
     code, text = run(*args)
     assert code == 2
     assert "--wav FILE or --mic" in text
+
+
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("answer.mp9", "answer.mp9 does not end in .wav or .flac"),
+        ("answer", "answer does not end in .wav or .flac"),
+        ("", "is a folder; name a file in it, for example"),
+        ("question.wav/answer.wav", "question.wav is no folder"),
+        ("locked/new/answer.wav", "locked may not be changed by this user"),
+    ],
+)
+def test_where_an_answer_cannot_be_written_is_refused_before_anything_is_said(
+    wav: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, sentence: str
+) -> None:
+    (tmp_path / "locked").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "locked" and allowed(path, mode))
+    code, text = run("--wav", str(wav), "--url", "ws://127.0.0.1:9", "--out", f"{tmp_path}/{out}")
+    text = re.sub(r"[\s│]+", " ", text)
+    assert code == 2
+    assert sentence in text
+    assert "cannot reach" not in text
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["locked", "question.wav"]
+
+
+async def test_what_cannot_be_written_in_the_end_is_a_sentence(wav: Path, tmp_path: Path) -> None:
+    async def in_the_way(peer: Peer) -> None:
+        (tmp_path / "answer.wav").mkdir()
+        await answers(peer)
+
+    async with scripted(in_the_way) as server:
+        with pytest.raises(UnwritableAudio, match=r"cannot write .*answer\.wav as sound: "):
+            await talk(TalkOptions(url=server.url, wav=wav, out=tmp_path / "answer.wav"), Console(file=io.StringIO()))
+
+
+def test_the_help_names_the_extra() -> None:
+    assert "duplex-client[mic]" in re.sub(r"\x1b\[[0-9;]*m|\s|│", "", run("--help")[1])
 
 
 def test_problems_are_one_sentence_and_a_one(wav: Path, tmp_path: Path) -> None:

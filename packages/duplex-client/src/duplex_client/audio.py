@@ -6,6 +6,7 @@ recorders and the demo; the clients themselves import none of it.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,16 @@ Samples = npt.NDArray[np.int16]
 
 SESSION_RATE_HZ = 24_000
 """What a session speaks unless told otherwise."""
+SUFFIXES = (".wav", ".flac")
+"""Of the sound files that the command line writes."""
 
 
 class UnreadableAudio(ValueError):
     """The file is not there, or holds no sound that can be read."""
+
+
+class UnwritableAudio(ValueError):
+    """A sound file cannot be written there; the message says why."""
 
 
 def load_pcm(path: Path, rate_hz: int = SESSION_RATE_HZ) -> bytes:
@@ -63,9 +70,35 @@ def to_float(pcm: bytes) -> npt.NDArray[np.float32]:
 
 
 def write_wav(path: Path, samples: Samples, rate_hz: int) -> None:
-    """Write 16-bit samples, ``(n,)`` or ``(n, channels)``, making the folder when it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    soundfile.write(path, samples, rate_hz, subtype="PCM_16")
+    """Write 16-bit samples, ``(n,)`` or ``(n, channels)``, making the folder when it is missing.
+
+    Raises:
+        UnwritableAudio: with the file's name and what is wrong with it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, samples, rate_hz, subtype="PCM_16")
+    except (soundfile.LibsndfileError, OSError, TypeError, ValueError) as exc:  # the last two: a name without a format
+        raise UnwritableAudio(f"cannot write {path} as sound: {getattr(exc, 'strerror', None) or exc}") from exc
+
+
+def check_writable(path: Path) -> None:
+    """See whether a sound file can be written to ``path``, before there is anything to write. Touches nothing.
+
+    Raises:
+        UnwritableAudio: its name is no sound file's, or it cannot be made there; says what to do.
+    """
+    if path.is_dir():
+        raise UnwritableAudio(f"{path} is a folder; name a file in it, for example {path / 'answer.wav'}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise UnwritableAudio(
+            f"{path} does not end in {' or '.join(SUFFIXES)}, the kinds of sound file that are written"
+        )
+    existing = next((each for each in (path, *path.parents) if each.exists()), path)
+    if existing != path and not existing.is_dir():
+        raise UnwritableAudio(f"{path} cannot be written: {existing} is no folder")
+    if not os.access(existing, os.W_OK):
+        raise UnwritableAudio(f"{path} cannot be written: {existing} may not be changed by this user")
 
 
 def voiced_span(pcm: bytes, rate_hz: int, *, floor_db: float = -40.0, frame_ms: float = 5.0) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from duplex_client.errors import DuplexClientError
 from duplex_client.latency import InputLine, Latencies
 from duplex_client.player import HeardAnswer, Player
 from duplex_client.recording import join, lay_out
+from duplex_client.timing import Clock
 from duplex_client.view import ConversationView
 from duplex_core.audio import pcm16_bytes
 from duplex_core.config import Transcription
@@ -35,10 +36,16 @@ from duplex_core.events import (
 from duplex_core.patch import AudioPatch, InputPatch, SessionPatch
 
 CHUNK_MS = 20.0
+NOTICE_S = 2.0
+"""After this long without an answer it is said what is waited for."""
 
 
 class NoAnswer(DuplexClientError):
     """The conversation brought no answer; the message says how far it came."""
+
+
+class AnswerFailed(NoAnswer):
+    """The model could not answer; the view has shown why."""
 
 
 class TalkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +79,17 @@ class TalkState:
         """Whether there was a turn, and none waits for its answer or the end of it."""
         return self.turns > 0 and not (self._speaking or self._unanswered or self._answering)
 
+    @property
+    def waits_for(self) -> str | None:
+        """What has not happened yet; ``None`` while an answer is being given, which shows."""
+        if self._answering:
+            return None
+        if not self.spoke:
+            return "the server heard no speech"
+        if self.turns == 0 or self._speaking:
+            return "the server heard speech but no end of it"
+        return "the server took the turn and did not answer it"
+
     def absorb(self, event: Event) -> None:
         """Take in one event."""
         match event:
@@ -103,10 +121,21 @@ class _OneFile:
     def heard(self, answer: HeardAnswer) -> None:
         self._pieces.extend((span.starts_at_ms, span.pcm, span.rate_hz) for span in answer.spans)
 
-    def write(self, path: Path) -> None:
-        if self._pieces:
-            rate_hz = self._pieces[0][2]
-            write_wav(path, lay_out(join(self._pieces), zero_ms=self._pieces[0][0], rate_hz=rate_hz), rate_hz)
+    def write(self, path: Path) -> float:
+        """Write the file, if there is anything to hear.
+
+        Returns:
+            The length of its sound in seconds.
+
+        Raises:
+            UnwritableAudio: it cannot be written.
+        """
+        if not self._pieces:
+            return 0.0
+        rate_hz = self._pieces[0][2]
+        line = lay_out(join(self._pieces), zero_ms=self._pieces[0][0], rate_hz=rate_hz)
+        write_wav(path, line, rate_hz)
+        return len(line) / rate_hz
 
 
 async def then_silence(pcm: bytes, rate_hz: int, over: asyncio.Event) -> AsyncIterator[bytes]:
@@ -125,6 +154,7 @@ async def talk(options: TalkOptions, console: Console) -> None:
         DuplexClientError: no connection, a refusal, no answer.
         NoSoundDevice: a sound device is needed and there is none.
         UnreadableAudio: the file holds no sound.
+        UnwritableAudio: the answer cannot be written.
     """
     pcm = load_pcm(options.wav) if options.wav is not None else None
     line, collected = InputLine(), _OneFile()
@@ -132,21 +162,21 @@ async def talk(options: TalkOptions, console: Console) -> None:
         async with DuplexClient(options.url, options.api_key, options.model) as client:
             await client.update_session(_patch(client, options))
             view = ConversationView(console, Latencies(line), client.clock.now_ms())
-            async with Player(client, sinks=[collected]) as player:
+            async with Player(client, sinks=[collected, view]) as player:
                 with view, ExitStack() as devices:
                     client.observe(view.show)
                     devices.callback(client.on_connection(view.show_change))
                     if options.out is None:
                         devices.enter_context(loudspeaker(player.playback, SESSION_RATE_HZ))
                     if pcm is not None:
-                        await _say(client, player, pcm, line, options.patience_s)
+                        await _say(client, player, pcm, line, _Patience(options.patience_s, view, client.clock))
                         return
                     console.print("Speak; Ctrl-C hangs up. Use headphones, or the assistant hears itself.")
                     source = devices.enter_context(microphone(SESSION_RATE_HZ))
                     await client.stream_pcm(source, SESSION_RATE_HZ, paced=False, chunk_ms=CHUNK_MS, on_chunk=line.sent)
     finally:
-        if options.out is not None:
-            collected.write(options.out)
+        if options.out is not None and (seconds := collected.write(options.out)):
+            console.print(f"Written to {options.out}: {seconds:.2f} s of sound.", markup=False, soft_wrap=True)
 
 
 def _patch(client: DuplexClient, options: TalkOptions) -> SessionPatch:
@@ -159,8 +189,48 @@ def _patch(client: DuplexClient, options: TalkOptions) -> SessionPatch:
     return patch
 
 
-async def _say(client: DuplexClient, player: Player, pcm: bytes, line: InputLine, patience_s: float) -> None:
-    """Say all of ``pcm`` in real time, and listen until it has been answered."""
+class _Patience:
+    """How long an answer may take after the end of the file, and what is said meanwhile."""
+
+    def __init__(self, seconds: float, view: ConversationView, clock: Clock) -> None:
+        self.seconds = seconds
+        self._view = view
+        self._clock = clock
+
+    def say(self, who: str, what: str) -> None:
+        self._view.say(who, what, self._clock.now_ms())
+
+    async def until_answered(self, events: AsyncIterator[Event], state: TalkState) -> None:
+        """Wait until everything was answered; after a while without any sign of it, say what is waited for.
+
+        Raises:
+            NoAnswer: it took longer than ``seconds``.
+        """
+        try:
+            async with asyncio.timeout(self.seconds):
+                try:
+                    async with asyncio.timeout(NOTICE_S):
+                        await _answers(events, state)
+                except TimeoutError:
+                    if (missing := state.waits_for) is not None:
+                        self.say("line", f"the file is over; so far {missing} (waiting up to {self.seconds:g} s)")
+                    await _answers(events, state)
+        except TimeoutError:
+            why = state.waits_for or "the server began an answer and did not end it"
+            raise NoAnswer(f"no answer within {self.seconds:g} s after the end of the file: {why}") from None
+
+
+async def _answers(events: AsyncIterator[Event], state: TalkState) -> None:
+    while not state.answered:
+        await anext(events)
+
+
+async def _say(client: DuplexClient, player: Player, pcm: bytes, line: InputLine, patience: _Patience) -> None:
+    """Say all of ``pcm`` in real time, and listen until it has been answered.
+
+    Raises:
+        NoAnswer: it was not.
+    """
     over, state = asyncio.Event(), TalkState()
     unobserve = client.observe(lambda event, _at_ms: state.absorb(event))
     source = then_silence(pcm, SESSION_RATE_HZ, over)
@@ -169,13 +239,16 @@ async def _say(client: DuplexClient, player: Player, pcm: bytes, line: InputLine
     )
     try:
         await _first_of(asyncio.create_task(over.wait()), speaking)
-        answered = asyncio.create_task(_answered(client, state, patience_s))
-        await _first_of(answered, speaking)
+        with client.events() as events:
+            await _first_of(asyncio.create_task(patience.until_answered(events, state)), speaking)
         await player.idle()
     finally:
         unobserve()
         speaking.cancel()
         await asyncio.wait([speaking])
+    if state.failure is not None:
+        raise AnswerFailed(f"the answer failed: {state.failure}")
+    patience.say("assistant", "finished")
 
 
 async def _first_of(wanted: asyncio.Task[object], speaking: asyncio.Task[None]) -> None:
@@ -187,21 +260,3 @@ async def _first_of(wanted: asyncio.Task[object], speaking: asyncio.Task[None]) 
         await wanted
     finally:
         wanted.cancel()
-
-
-async def _answered(client: DuplexClient, state: TalkState, patience_s: float) -> None:
-    with client.events() as events:
-        try:
-            async with asyncio.timeout(patience_s):
-                while not state.answered:
-                    await anext(events)
-        except TimeoutError:
-            if not state.spoke:
-                why = "the server heard no speech in the file"
-            elif state.turns == 0:
-                why = "the server heard speech but no end of it"
-            else:
-                why = "the server took the turn and did not answer it to the end"
-            raise NoAnswer(f"no answer within {patience_s:g} s after the end of the file: {why}") from None
-    if state.failure is not None:
-        raise NoAnswer(f"the answer failed: {state.failure}")

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from duplex_client.changes import ConnectionChange, Reconnecting, Resumed, ResyncRequired
 from duplex_client.latency import StopLatency, TurnLatency
+from duplex_client.player import HeardAnswer
 from duplex_core.events import (
     ErrorEvent,
     Event,
@@ -103,6 +104,14 @@ class ConversationView:
         """Show what became of the connection; for a client's ``on_connection``."""
         self.say("line", _told(change), change.at_ms)
 
+    def heard(self, answer: HeardAnswer) -> None:
+        """Show how much of an answer that was cut sounded; for a player's sinks.
+
+        The player knows it to the sample; what ``output_audio_buffer.cleared`` says is the last that the server had been told.
+        """
+        if answer.cut_at_ms is not None:
+            self.say("assistant", f"{answer.played_ms / 1000:.2f} s of its answer were heard", answer.cut_at_ms)
+
     def _show_user(self, event: Event, at_ms: float) -> None:
         match event:
             case SpeechStarted():
@@ -128,7 +137,7 @@ class ConversationView:
             case OutputTextDone():
                 self._settle("assistant", event.response_id, event.text, at_ms)
             case OutputBufferCleared():
-                self.say("assistant", f"interrupted, {event.audio_end_ms / 1000:.2f} s of it were heard", at_ms)
+                self.say("assistant", "interrupted", at_ms)
             case _:
                 pass
 
