@@ -185,11 +185,8 @@ class VirtualRunner:
             case WakeAt(key=key, at_ms=at_ms):
                 if at_ms is not None:
                     self._at(at_ms, lambda: self.exchange.wake(key, self.now_ms))
-            case Detect(pcm=pcm, generation=generation):
-                frames = self._detector.judge(pcm)
-                if frames:
-                    verdicts = SpeechFrames(frames=frames, generation=generation)
-                    self._at(self.now_ms, lambda: self.exchange.take(verdicts, self.now_ms))
+            case Detect():
+                self._detect(action)
             case ResetDetector(start_ms=start_ms):
                 self._detector.reset(start_ms)
             case JudgeEndOfTurn():
@@ -206,6 +203,12 @@ class VirtualRunner:
                 self.events.append(action)
                 if self.watch is not None:
                     self.watch(action)
+
+    def _detect(self, asked: Detect) -> None:
+        frames = self._detector.judge(asked.pcm)
+        if frames:
+            verdicts = SpeechFrames(frames=frames, generation=asked.generation)
+            self._at(self.now_ms, lambda: self.exchange.take(verdicts, self.now_ms))
 
     def _judge(self, asked: JudgeEndOfTurn) -> None:
         if self.end_of_turn is not None:
