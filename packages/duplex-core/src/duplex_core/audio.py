@@ -28,7 +28,9 @@ class AudioEncoding(enum.Enum):
     @property
     def bytes_per_sample(self) -> int:
         """Bytes that one mono sample takes on the wire."""
-        return {AudioEncoding.PCM16: 2, AudioEncoding.FLOAT32: 4}.get(self, 1)
+        if self is AudioEncoding.PCM16:
+            return PCM16_BYTES_PER_SAMPLE
+        return 4 if self is AudioEncoding.FLOAT32 else 1
 
 
 PCM_RATES_HZ = (8000, 16000, 24000, 48000)

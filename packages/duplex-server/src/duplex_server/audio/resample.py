@@ -24,7 +24,7 @@ import numpy.typing as npt
 import soxr
 
 _EMPTY: Final = np.zeros(0, np.int16)
-_EMPTY_FLOAT: Final = np.zeros(0, np.float32)
+_EMPTY_COLUMN: Final = np.zeros((0, 1), np.float32)
 _QUALITY: Final = "LQ"
 
 # libsoxr filters through FFT blocks of at least 2**n samples and holds sound back until a block is full.
@@ -77,7 +77,7 @@ class StreamResampler:
             return samples
         if not samples.size:
             return _EMPTY
-        return _to_int16(self._stream.resample_chunk(samples.astype(np.float32)))
+        return _to_int16(self._stream.resample_chunk(samples.astype(np.float32)[:, None]))
 
     def flush(self) -> npt.NDArray[np.int16]:
         """End the stream and return its tail; the next push begins a new one.
@@ -88,7 +88,7 @@ class StreamResampler:
         """
         if self._stream is None:
             return _EMPTY
-        tail = _to_int16(self._stream.resample_chunk(_EMPTY_FLOAT, last=True))
+        tail = _to_int16(self._stream.resample_chunk(_EMPTY_COLUMN, last=True))
         self._stream.clear()
         return tail
 
@@ -99,10 +99,9 @@ class StreamResampler:
 
 
 def _to_int16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
-    """Round and clip in place; the input is in int16 units."""
+    """One channel, float32[n, 1] in int16 units, rounded and clipped in place."""
     if not values.size:
         return _EMPTY
     np.rint(values, out=values)
-    np.minimum(values, 32767.0, out=values)
-    np.maximum(values, -32768.0, out=values)
-    return values.astype(np.int16)
+    values.clip(-32768.0, 32767.0, out=values)
+    return values.astype(np.int16)[:, 0]

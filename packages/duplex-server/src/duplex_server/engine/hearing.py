@@ -104,6 +104,8 @@ def append_format(command: InputAudioBufferAppend, session_format: AudioFormat) 
         DuplexError: an unknown format, a rate that it does not have, or two rates that disagree.
     """
     given = command.format
+    if given is None and command.sample_rate_hz is None:
+        return session_format
     named_rate = given.rate if isinstance(given, WireFormat) else None
     rate = command.sample_rate_hz
     if rate is not None and named_rate is not None and rate != named_rate:
