@@ -121,3 +121,12 @@ async def test_without_witnesses_low_eagerness_still_waits_and_high_does_not(
             await silence_until_committed(caller)
             turns[eagerness] = len(caller.of("input_audio_buffer.committed"))
     assert turns == {"low": 1, "high": 2}
+
+
+async def test_the_cascade_goes_by_its_own_words(server: str, say: dict[str, bytes]) -> None:
+    """The embedded default as it is served: no end-of-turn network, and a recogniser of its own."""
+    async with call(server, turn_detection=semantic("low")) as caller:
+        await caller.speak(say["capital"])
+        assert await silence_until_committed(caller) < 2000
+        done = await caller.until("response.done")
+        assert "paris" in done["response"]["output"][0]["content"][0]["transcript"].lower()
