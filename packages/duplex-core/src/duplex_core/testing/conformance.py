@@ -19,10 +19,11 @@ from __future__ import annotations
 import pytest
 
 from duplex_core.testing.suite.interruption import Interruption
+from duplex_core.testing.suite.native import Native
 from duplex_core.testing.suite.sessions import Sessions
 from duplex_core.testing.suite.turns import Turns
 
 
 @pytest.mark.conformance
-class ModelConformance(Turns, Interruption, Sessions):
+class ModelConformance(Turns, Native, Interruption, Sessions):
     """All of the suite, for one model package."""

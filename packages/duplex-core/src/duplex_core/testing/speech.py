@@ -50,6 +50,12 @@ def silence(ms: float, rate_hz: int) -> bytes:
     return bytes(pcm16_bytes(ms, rate_hz))
 
 
+def is_loud(pcm: bytes) -> bool:
+    """Whether 16-bit mono PCM, at least one sample of it, is as loud as speech."""
+    samples = samples_of(pcm)
+    return math.sqrt(sum(value * value for value in samples) / len(samples)) >= LOUD
+
+
 class LoudnessDetector:
     """Cuts the audio of one session into frames and judges each by its loudness alone."""
 
@@ -70,9 +76,7 @@ class LoudnessDetector:
         frames = []
         while len(self._kept) >= self._size:
             frame, self._kept = self._kept[: self._size], self._kept[self._size :]
-            samples = samples_of(frame)
-            rms = math.sqrt(sum(value * value for value in samples) / len(samples))
-            probability = 0.95 if rms >= LOUD else 0.02
+            probability = 0.95 if is_loud(frame) else 0.02
             frames.append(SpeechFrame(start_ms=self._at_ms, duration_ms=FRAME_MS, probability=probability))
             self._at_ms += FRAME_MS
         return tuple(frames)

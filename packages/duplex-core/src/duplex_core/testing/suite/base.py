@@ -28,6 +28,9 @@ from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.stages import StageHost
 
+FORCED_UNITS = 3
+"""So many units are listened to under ``Subject.listens_first``."""
+
 
 class Subject:
     """The model package under test. Override what does not fit; only ``spec`` and ``plugin`` must be given.
@@ -40,6 +43,12 @@ class Subject:
         max_points: at most so many points at which a turn is interrupted, spread evenly; lower it where turns are slow.
         question: a text to which the model answers with words.
         tool_request: a text at which the model calls the tool ``lookup``; ``None`` when that cannot be relied on.
+        takes_turns: of a model that takes its turns itself: whether it can be relied on to answer ``speech()`` unasked, once the
+            user is silent.
+        unit_ms: of a model that takes its turns itself: how much audio it decides on at once, when it tells of each such unit
+            that it listens; ``None`` when it does not.
+        listens_first: session options with which such a model listens to its first :data:`FORCED_UNITS` units, whatever is
+            in them; ``None`` when it has none.
         running: the stages, while the suite runs; not to be overridden.
     """
 
@@ -52,6 +61,9 @@ class Subject:
     max_points: ClassVar[int] = 60
     question: ClassVar[str] = "Is anybody there?"
     tool_request: ClassVar[str | None] = None
+    takes_turns: ClassVar[bool] = True
+    unit_ms: ClassVar[float | None] = None
+    listens_first: ClassVar[Mapping[str, Any] | None] = None
     running: ClassVar[StageHost | None] = None
 
     # -- what a package may override ----------------------------------------------------------------------------------
