@@ -107,6 +107,12 @@ class _Chat:
         self._filled = asyncio.Event()
         self._work: dict[tuple[str, str], StageRequest] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._stopped: ErrorInfo | None = None
+
+    def stop(self, info: ErrorInfo) -> None:
+        """There will be no answer, since nothing more comes from the stages: whoever waits for it is told ``info``."""
+        self._stopped = info
+        self._filled.set()
 
     def put(self, entry: StageReply | Deadline) -> None:
         self._waiting.append(entry)
@@ -143,6 +149,8 @@ class _Chat:
 
     async def _next(self) -> ModelInput:
         while not self._waiting:
+            if self._stopped is not None:
+                raise DuplexError(self._stopped)
             self._filled.clear()
             await self._filled.wait()
         entry = self._waiting.popleft()
@@ -239,12 +247,14 @@ class AsyncOmni:
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        """Hold the stages."""
+        """Hold the stages; requests that run when they are let go are told ``shutdown``."""
         await self._stages.start(self.served.plan)
         try:
             yield
         finally:
             self._stopping = True
+            for chat in self._chats.values():
+                chat.stop(error(ErrorCode.SHUTDOWN, "the server stops; try again later"))
             await self._stages.aclose()
 
     @property
@@ -267,6 +277,7 @@ class AsyncOmni:
         request_id = f"chat_{secrets.token_hex(12)}"
         config = self._config(request)
         model = await asyncio.to_thread(self.served.create_session, request_id, chat=True)
+        self._require_chat()  # much may have happened meanwhile
         chat = _Chat(request_id, model, self._stages)
         self._chats[request_id] = chat
         self._count_chats()

@@ -158,9 +158,9 @@ class SessionManager:
         for runner in list(self._runners.values()):
             info = error(ErrorCode.SHUTDOWN, "the server stops; connect again later")
             runner.close(CloseReason.SHUTDOWN, info)
+        self._reaper.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        self._reaper.stop()
 
     def _admit(self, model: str | None) -> _Slot:
         if model is not None and not self._served.answers_to(model):

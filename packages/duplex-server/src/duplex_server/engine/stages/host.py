@@ -8,6 +8,7 @@ a failure means.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
@@ -86,10 +87,11 @@ class StageHost:
         return all(stage.healthy() for stage in self._stages.values())
 
     async def aclose(self) -> None:
-        """Stop the stages, the last one first. Idempotent."""
-        while self._stages:
-            _, stage = self._stages.popitem()
-            await stage.aclose()
+        """Stop the stages, the last one first, each also when another fails to or this is cancelled. Idempotent."""
+        async with contextlib.AsyncExitStack() as stack:
+            for stage in self._stages.values():
+                stack.push_async_callback(stage.aclose)
+            self._stages.clear()
 
     def _replied(self, reply: StageReply) -> None:
         if isinstance(reply, StageFailed) or reply.final:

@@ -114,9 +114,9 @@ class ThreadStage:
             StageLoadError: a factory raised.
         """
         for seat in self._seats:
-            future = self._loop.run_in_executor(seat.thread, make_worker, self._spec)
+            future = self._loop.run_in_executor(seat.thread, _fill, seat, self._spec)
             try:
-                seat.worker = await future
+                await future
             except StageLoadError:
                 raise
             except Exception as exc:
@@ -172,13 +172,12 @@ class ThreadStage:
                 seat.job.cancelled.set()
         self._jobs.clear()
         self._queues.clear()
-        closings = [self._loop.run_in_executor(seat.thread, _close, seat.worker) for seat in self._seats]
+        closings = [self._loop.run_in_executor(seat.thread, _close, seat) for seat in self._seats]
         idle = False
         try:
             idle = await self._closed_workers(closings)
         finally:
             for seat in self._seats:
-                seat.worker = None
                 seat.thread.shutdown(wait=idle)  # an idle thread ends at once
 
     async def _closed_workers(self, closings: list[asyncio.Future[None]]) -> bool:
@@ -294,8 +293,14 @@ class ThreadStage:
         del self._jobs[request.fence.session_id, request.request_id]
 
 
-def _close(worker: StageWorker | None) -> None:
-    """Runs on the worker's thread, after whatever it was doing."""
+def _fill(seat: _Seat, spec: StageSpec) -> None:
+    """Runs on the seat's thread, so that a worker whose loading nobody waits for any more is closed all the same."""
+    seat.worker = make_worker(spec)
+
+
+def _close(seat: _Seat) -> None:
+    """Runs on the seat's thread, after whatever it was doing."""
+    worker, seat.worker = seat.worker, None
     if worker is not None:
         worker.close()
 
