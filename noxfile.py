@@ -109,7 +109,7 @@ def environment(session: nox.Session, layer: str) -> Environment:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Hold one spoken conversation with the embedded default, over a real socket, and write it to demo-out/."""
-    environment(session, "run").python("demo/conversation.py", "--out", "demo-out", *session.posargs)
+    environment(session, "run").python("-m", "demo", "--out", "demo-out", *session.posargs)
 
 
 @nox.session(default=False)

@@ -1,8 +1,8 @@
-"""Holds one spoken conversation with the embedded default and writes it down: `python demo/conversation.py --out demo-out`.
+"""Holds one spoken conversation with the embedded default and writes it down: `python -m demo --out demo-out`.
 
-Starts the server as a user would, speaks to it over the socket in real time, interrupts it, and exits 0 when everything that
-it is to show has happened. Figures are reported against their targets and never decide the exit status; it is 1, with the
-reason, when an answer or the interruption is missing.
+Called by `__main__.py`. Starts the server as a user would, speaks to it over the socket in real time, interrupts it, and exits
+0 when everything that it is to show has happened. Figures are reported against their targets and never decide the exit status;
+it is 1, with the reason, when an answer or the interruption is missing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import argparse
 import asyncio
 import logging
 import os
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, from anywhere
-
+import numpy as np
 from rich.console import Console
 
 from demo import report
@@ -23,7 +21,11 @@ from demo.held import Held, Missing, Script, hold
 from demo.server import Running, ServerFailed, serving
 from demo.user import INTERRUPTION, PROVOCATIONS, QUESTION, VOICE, Line, recorded, spoken
 from duplex_client import DuplexClientError
+from duplex_client.audio import SESSION_RATE_HZ, UnwritableAudio, write_wav
 from tests.support.clips import DEBIAN, FOLDER_VARIABLE, ClipsMissing
+
+WRITTEN = ("question.wav", "conversation.wav", "summary.json", "server.log")
+"""What is written beside the answers."""
 
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
@@ -64,8 +66,10 @@ async def converse(chosen: argparse.Namespace, console: Console) -> tuple[Held, 
         ServerFailed: the server did not start, or not end.
         DuplexClientError: the connection failed.
         ClipsMissing: there are no recordings.
+        UnwritableAudio: a sound file cannot be written.
     """
     lines = script(chosen.clips)
+    write_wav(chosen.out / "question.wav", np.frombuffer(lines.question.pcm, dtype="<i2"), SESSION_RATE_HZ)
     console.print(f"The user's lines are spoken by the voice {VOICE}. Starting duplex-server serve …")
     async with serving(chosen.out / "server.log", chosen.serve) as running:
         console.print(f"{running.url} serves {running.model} after {running.start_s:.1f} s; {running.cores.told}.")
@@ -78,19 +82,16 @@ def main() -> int:
     chosen, console = options(), Console()
     logging.getLogger("duplex_client").setLevel(logging.ERROR)  # what it would say is shown in its place
     chosen.out.mkdir(parents=True, exist_ok=True)
-    for old in (*chosen.out.glob("answer-*.wav"), chosen.out / "conversation.wav", chosen.out / "summary.json"):
+    for old in (*chosen.out.glob("answer-*.wav"), *(chosen.out / name for name in WRITTEN)):
         old.unlink(missing_ok=True)
     try:
         held, running = asyncio.run(converse(chosen, console))
-    except (Missing, ServerFailed, DuplexClientError, ClipsMissing) as exc:
+    except (Missing, ServerFailed, DuplexClientError, ClipsMissing, UnwritableAudio) as exc:
         console.print(f"The demo failed: {exc}", style="bold red", markup=False, soft_wrap=True)
         return 1
     facts = report.summary(held, running)
     report.write(facts, chosen.out / "summary.json")
     report.show(facts, console)
-    console.print(f"Written to {chosen.out}: " + ", ".join(sorted(path.name for path in chosen.out.iterdir())))
+    written = [path.name for path in chosen.out.iterdir() if path.name in WRITTEN or path.match("answer-*.wav")]
+    console.print(f"Written to {chosen.out}: " + ", ".join(sorted(written)))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,7 +26,6 @@ from duplex_core.events import (
     InputCommitted,
     ItemAdded,
     OutputAudioDelta,
-    OutputBufferCleared,
     ResponseStatus,
     SessionView,
     TranscriptionCompleted,
@@ -108,18 +107,23 @@ class TrueTimes:
         self._said = utterance
         self._answered, self._silenced = False, not interrupts
 
-    def follow(self, event: Event, at_ms: float) -> TurnLatency | StopLatency | None:
+    def follow(self, event: Event, at_ms: float) -> TurnLatency | None:
         """As the view wants it."""
         said = self._said
         match event:
-            case OutputBufferCleared() if said is not None and not self._silenced:
-                self._silenced = True
-                return StopLatency(response_id=event.response_id, ms=at_ms - said.begins_ms)
             case OutputAudioDelta() if said is not None and not self._answered and at_ms > said.ends_ms:
                 self._answered = True
                 return TurnLatency(response_id=event.response_id, ms=at_ms - said.ends_ms)
             case _:
                 return None
+
+    def silenced(self, answer: HeardAnswer) -> StopLatency | None:
+        """As the view wants it; :func:`demo.report.silence_latency_s` says the same."""
+        said, ended_ms = self._said, answer.ends_at_ms
+        if said is None or self._silenced or answer.cut_at_ms is None or ended_ms is None:
+            return None
+        self._silenced = True
+        return StopLatency(response_id=answer.response_id, ms=ended_ms - said.begins_ms)
 
 
 class Conversation:
@@ -165,8 +169,8 @@ class Conversation:
         await self.pause()
         interruption = await self.interrupt(script.provocations, script.interruption)
         await self.listen(interruption)
-        if interruption.interrupts is not None:
-            await self.look_up(interruption.interrupts)
+        for turn in self.turns:
+            await self.look_up(turn)
         for line in script.recordings:
             await self.forget()
             await self.pause()
@@ -247,11 +251,12 @@ class Conversation:
         if await self._player.reached(turn.answer.response_id, CLIP_LISTEN_MS):
             await self._client.clear_output()
         await self._player.idle()
+        await self.look_up(turn)
 
     async def look_up(self, turn: Turn) -> None:
-        """Ask the server what it keeps of an answer: no more than was heard."""
+        """Ask the server what it keeps of an answer: all of one that was heard out, else no more than was heard."""
         if turn.answer.item_id is not None:
-            turn.kept = item_text(await self._client.retrieve_item(turn.answer.item_id))
+            turn.kept = item_text(await self._client.retrieve_item(turn.answer.item_id)).strip()
 
     async def forget(self) -> None:
         """Take everything out of the history: what a person in a recording says is to be answered by itself."""
@@ -314,7 +319,7 @@ async def hold(url: str, script: Script, *, out: Path, console: Console) -> Held
         times = TrueTimes()
         with ConversationView(console, times, started_ms) as view:
             client.observe(view.show)
-            async with Player(client, sinks=[wavs, recorder, ears]) as player:
+            async with Player(client, sinks=[wavs, recorder, ears, view]) as player:
                 conversation = Conversation(
                     client=client, player=player, microphone=microphone, view=view, times=times, ears=ears
                 )

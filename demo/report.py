@@ -40,6 +40,11 @@ def silence_latency_s(turn: Turn) -> float | None:
     return None if ended_ms is None else (ended_ms - turn.utterance.begins_ms) / 1000.0
 
 
+def interrupted_by(turn: Turn, held: Held) -> Turn | None:
+    """The turn in which the user talked over the answer to ``turn``."""
+    return next((other for other in held.turns if other.interrupts is turn), None)
+
+
 def against(value_s: float | None, target_s: float) -> dict[str, Any]:
     """A figure with its target; `met` is `None` where there is no figure."""
     return {
@@ -87,14 +92,16 @@ def summary(held: Held, running: Running) -> dict[str, Any]:
 
 def _told(turn: Turn, held: Held) -> dict[str, Any]:
     heard, wav = turn.heard, held.wavs.get(turn.answer.response_id)
-    answer_s, silence_s = answer_latency_s(turn), silence_latency_s(turn)
+    interruption = interrupted_by(turn, held)
+    answer_s = answer_latency_s(turn)
+    silence_s = silence_latency_s(interruption) if interruption is not None else None
     return {
         "said": turn.utterance.line.text,
         "spoken_by": turn.utterance.line.name if turn.recorded else "scripted user",
         "speech_s": round((turn.utterance.ends_ms - turn.utterance.begins_ms) / 1000.0, 3),
         "server_heard": turn.transcript,
-        "answered": turn.answer.transcript,
-        "kept_in_history": turn.kept or None,
+        "answered": turn.answer.transcript.strip(),
+        "kept_in_history": turn.kept,
         "status": turn.answer.status.value,
         "answer_cut": heard is not None and heard.cut_at_ms is not None,
         "answer_received_s": round(heard.received_ms / 1000.0, 3) if heard is not None else None,
@@ -156,7 +163,7 @@ def _answer(turn: dict[str, Any]) -> str:
     if not turn["answer_cut"]:
         return str(turn["answered"])
     told = turn["kept_in_history"] or textwrap.shorten(turn["answered"], 60, placeholder="")
-    return f"{told} … (cut after {turn['answer_played_s']:.1f} s)"
+    return f"{told} … (cut after {turn['answer_played_s']:.2f} s)"
 
 
 def _seconds(turn: dict[str, Any]) -> str:

@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from duplex_client.audio import SESSION_RATE_HZ, resample_pcm, voiced_span
+import numpy as np
+
+from duplex_client.audio import SESSION_RATE_HZ, resample_pcm, to_float, to_pcm, voiced_span
 from duplex_client.pacing import SentChunk
 from duplex_core.audio import pcm16_bytes, pcm16_ms
 from model_cascade.parts.voices import load_voice
@@ -19,6 +21,10 @@ from tests.support import clips
 
 VOICE = "nano-gb"
 CHUNK_MS = 20.0
+FRAME = 480
+"""Samples over which loudness is measured."""
+LEVEL_DB = -24.0
+"""How loud the scripted user's voice is while it sounds, below full scale: about as loud as the model's first voice."""
 
 QUESTION = "What is the capital of France?"
 PROVOCATIONS = (
@@ -67,7 +73,18 @@ def line(name: str, text: str, pcm: bytes, rate_hz: int) -> Line:
 def spoken(lines: Sequence[tuple[str, str]]) -> list[Line]:
     """Speak lines, given as (name, text), with the second voice."""
     voice = load_voice(VOICE)
-    return [line(name, text, voice.synthesize(text).tobytes(), voice.sample_rate_hz) for name, text in lines]
+    rate_hz = voice.sample_rate_hz
+    return [line(name, text, at_level(voice.synthesize(text).tobytes()), rate_hz) for name, text in lines]
+
+
+def at_level(pcm: bytes, level_db: float = LEVEL_DB) -> bytes:
+    """The same sound, as loud as the model's: its RMS, pauses within it left out, at ``level_db`` below full scale."""
+    samples = to_float(pcm)
+    frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
+    powers = np.mean(frames**2, axis=1)
+    voiced = powers[powers >= powers.max(initial=0.0) * 10.0**-3.0]
+    loudness = float(np.sqrt(np.mean(voiced))) if voiced.size else 0.0
+    return to_pcm(samples * (10.0 ** (level_db / 20.0) / loudness)) if loudness else pcm
 
 
 def recorded(folder: Path) -> list[Line]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ from rich.console import Console
 from demo import held, report
 from demo.held import Held, Missing, Script, TrueTimes, Turn, hold
 from demo.server import Cores, Running, ServerFailed, serving
-from demo.user import Line, Microphone, Utterance, line, spoken
+from demo.user import LEVEL_DB, Line, Microphone, Utterance, line, spoken
 from duplex_client import HeardAnswer, ResponseHandle, SentChunk
 from duplex_client.audio import SESSION_RATE_HZ
 from duplex_client.latency import StopLatency, TurnLatency
@@ -36,11 +38,11 @@ from duplex_core.events import (
     TranscriptUsage,
 )
 from duplex_core.items import MessageItem, OutputAudio, Role
+from model_cascade.parts.voices import load_voice
 from tests.clients.scripted import RATE_HZ, Peer, audio, begin, closed, created, done, response, scripted, tone, words
 from tests.clients.virtual import SelfWindingClock
 
 ROOT = Path(__file__).resolve().parents[2]
-CLEARED = OutputBufferCleared(response_id="resp_1", epoch=1, audio_end_ms=0)
 
 
 def a_line(text: str = "hello", ms: float = 100.0) -> Line:
@@ -101,13 +103,13 @@ async def test_the_microphone_knows_when_each_line_is_spoken() -> None:
 def test_shown_latencies_count_from_the_script() -> None:
     times = TrueTimes()
     times.began(said(1000.0), interrupts=False)
-    assert times.follow(CLEARED, 1050.0) is None
+    assert times.silenced(heard("resp_0", 500.0, 550.0, cut=True)) is None
     assert times.follow(audio(tone(5)), 1090.0) is None, "audio of an answer to something else"
     assert times.follow(audio(tone(5)), 1700.0) == TurnLatency(response_id="resp_1", ms=600.0)
     assert times.follow(audio(tone(5)), 1720.0) is None
     times.began(said(2000.0), interrupts=True)
-    assert times.follow(CLEARED, 2120.0) == StopLatency(response_id="resp_1", ms=120.0)
-    assert times.follow(CLEARED, 2130.0) is None
+    assert times.silenced(heard("resp_1", 1700.0, 420.0, cut=True)) == StopLatency(response_id="resp_1", ms=120.0)
+    assert times.silenced(heard("resp_1", 1700.0, 430.0, cut=True)) is None
 
 
 def answer(response_id: str, first_audio_at_ms: float, said_text: str) -> ResponseHandle:
@@ -145,7 +147,7 @@ RUNNING = Running(url="u", model="m", cores=Cores(server=frozenset({1}), client=
 def test_figures_follow_from_the_facts() -> None:
     facts = report.summary(conversation(), RUNNING)
     assert [turn["end_of_speech_to_first_audio_s"] for turn in facts["turns"]] == [0.8, 0.6, 1.8, 0.4]
-    assert [turn["interruption_to_silence_s"] for turn in facts["turns"]] == [None, None, 0.15, None]
+    assert [turn["interruption_to_silence_s"] for turn in facts["turns"]] == [None, 0.15, None, None]
     assert facts["latency"] == {
         "end_of_speech_to_first_audio_median": {"value_s": 0.8, "target_s": 1.0, "met": True},
         "interruption_to_silence": {"value_s": 0.15, "target_s": 0.35, "met": True},
@@ -171,7 +173,7 @@ def test_the_table_shows_it_all() -> None:
     report.show(facts, Console(file=shown, width=160))
     text = shown.getvalue()
     for part in (
-        "Two … (cut after 0.5 s)",
+        "Two … (cut after 0.50 s)",
         "0.80 s",
         "≤ 1.00 s",
         "met",
@@ -263,7 +265,7 @@ async def test_the_script_asks_listens_interrupts_and_is_answered(tmp_path: Path
     assert [turn.transcript for turn in facts.turns] == ["line 1", "line 2", "line 3"]
     first, second, third = facts.turns
     assert third.interrupts is second
-    assert second.kept == "what was heard"
+    assert [turn.kept for turn in facts.turns] == ["what was heard"] * 3, "each answer is looked up, not only a cut one"
     assert first.heard is not None
     assert first.heard.cut_at_ms is None
     assert second.heard is not None
@@ -303,9 +305,41 @@ async def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
 
 
 def test_the_demo_that_cannot_show_everything_ends_with_one_and_says_why(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "demo" / "conversation.py"), "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "demo", "--out", str(tmp_path)]
     (tmp_path / "summary.json").write_text("of an earlier run")
-    ended = subprocess.run([*command, "--serve", "no-such-model"], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [*command, "--serve", "no-such-model"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 1
     assert "The demo failed: the server ended with status 1" in ended.stdout
     assert not (tmp_path / "summary.json").exists()
+
+
+def test_ctrl_c_ends_the_demo_with_one_line_and_leaves_no_server_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "demo", "--out", str(tmp_path)]
+    demo = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with demo:
+        assert demo.stdout is not None
+        assert "Starting duplex-server serve" in demo.stdout.readline()
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does it: to the demo and to its server
+        out, err = demo.communicate(timeout=60)
+    assert (demo.returncode, out, err.strip()) == (130, "", "The demo was interrupted.")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(demo.pid, 0)
+
+
+def test_the_users_lines_are_as_loud_as_the_models_voice() -> None:
+    """As far as 3 dB: louder by more than that and the recording of the conversation is unpleasant."""
+    (made,) = spoken([("question", "What is the capital of France?")])
+    answer = load_voice("joe").synthesize("The capital of France is Paris.").tobytes()
+    assert abs(level_db(made.pcm) - LEVEL_DB) < 0.5
+    assert abs(level_db(answer) - LEVEL_DB) < 3.0
+
+
+def level_db(pcm: bytes) -> float:
+    """How loud the voiced frames are, in dB below full scale."""
+    samples = np.frombuffer(pcm, "<i2").astype(float) / 32768.0
+    powers = np.mean(samples[: len(samples) // 480 * 480].reshape(-1, 480) ** 2, axis=1)
+    return float(10.0 * np.log10(np.mean(powers[powers >= powers.max() * 1e-3])))

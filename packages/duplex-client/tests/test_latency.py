@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from duplex_client.latency import InputLine, Latencies, StopLatency, TurnLatency
 from duplex_client.pacing import SentChunk
+from duplex_client.playback import Span
+from duplex_client.player import HeardAnswer
 from duplex_core.events import (
     InputCommitted,
-    OutputBufferCleared,
     OverlapDecision,
     OverlapVerdict,
     SpeechStopped,
@@ -48,11 +49,27 @@ def test_the_first_audio_after_a_turn_is_measured_once() -> None:
     assert latencies.follow(audio(tone(20)), 3100.0) is None
 
 
-def test_an_interruption_is_measured_from_its_onset() -> None:
+def heard(response_id: str, ends_at_ms: float, cut_at_ms: float | None) -> HeardAnswer:
+    span = Span(response_id=response_id, starts_at_ms=ends_at_ms - 100, offset_ms=0.0, pcm=tone(100), rate_hz=RATE_HZ)
+    return HeardAnswer(
+        response_id=response_id, item_id="i", spans=(span,), played_ms=100.0, received_ms=900.0, cut_at_ms=cut_at_ms
+    )
+
+
+def test_an_interruption_is_measured_from_its_onset_to_the_last_sound() -> None:
+    """Also when the player was silent before the server said that this interrupts."""
     latencies = Latencies(line_from(*(1000 + 20 * i for i in range(100))))
-    cleared = OutputBufferCleared(response_id="resp_1", epoch=1, audio_end_ms=5)
-    assert latencies.follow(cleared, 2200.0) is None
-    for verdict in (OverlapVerdict.BACKCHANNEL, OverlapVerdict.INTERRUPTION):
-        event = OverlapDecision(decision=verdict, audio_ms=1000, epoch=0, response_id="resp_1")
+    for verdict, response_id in ((OverlapVerdict.BACKCHANNEL, "resp_0"), (OverlapVerdict.INTERRUPTION, "resp_1")):
+        event = OverlapDecision(decision=verdict, audio_ms=1000, epoch=0, response_id=response_id)
         assert latencies.follow(event, 2190.0) is None
-    assert latencies.follow(cleared, 2200.0) == StopLatency(response_id="resp_1", ms=200.0)
+    assert latencies.silenced(heard("resp_0", 2200.0, 2200.0)) is None, "nobody interrupted it"
+    assert latencies.silenced(heard("resp_1", 2200.0, 2900.0)) == StopLatency(response_id="resp_1", ms=200.0)
+    assert latencies.silenced(heard("resp_1", 2200.0, 2900.0)) is None, "told once"
+
+
+def test_an_answer_that_was_heard_to_its_end_was_not_interrupted() -> None:
+    latencies = Latencies(line_from(*(1000 + 20 * i for i in range(100))))
+    latencies.follow(
+        OverlapDecision(decision=OverlapVerdict.INTERRUPTION, audio_ms=1000, epoch=0, response_id="r"), 9.0
+    )
+    assert latencies.silenced(heard("r", 2200.0, None)) is None

@@ -22,6 +22,8 @@ from duplex_client.cli import app
 from duplex_client.devices import Cursor
 from duplex_client.errors import ConnectionClosed
 from duplex_client.latency import InputLine, Latencies
+from duplex_client.pacing import SentChunk
+from duplex_client.playback import Span
 from duplex_client.player import HeardAnswer
 from duplex_client.talk import NoAnswer, TalkOptions, TalkState, talk
 from duplex_client.view import ConversationView
@@ -34,6 +36,8 @@ from duplex_core.events import (
     InputCommitted,
     OutputBufferCleared,
     OutputTranscriptDone,
+    OverlapDecision,
+    OverlapVerdict,
     ResponseDone,
     ResponseError,
     ResponseStatus,
@@ -203,18 +207,27 @@ async def test_an_answer_that_failed_is_told_once(wav: Path, tmp_path: Path) -> 
     assert "error      the answer failed: the model is ill" in text
 
 
-def test_how_much_was_heard_of_an_interrupted_answer_is_what_the_player_played() -> None:
-    """And not the last that the server had been told by then."""
+def test_what_is_shown_of_an_interruption_is_what_the_player_played() -> None:
+    """And not the last that the server had been told by then, nor when it said so."""
     shown = io.StringIO()
-    view = ConversationView(Console(file=shown, width=100), Latencies(InputLine()), 0.0)
-    view.show(OutputBufferCleared(response_id="resp_1", epoch=1, audio_end_ms=1730), 5000.0)
+    line = InputLine()
+    line.sent(SentChunk(pcm=tone(6000), rate_hz=RATE_HZ, offset_ms=0.0, starts_at_ms=0.0))
+    view = ConversationView(Console(file=shown, width=100), Latencies(line), 0.0)
+    span = Span(response_id="resp_1", starts_at_ms=3000.0, offset_ms=0.0, pcm=tone(1804), rate_hz=RATE_HZ)
     answer = HeardAnswer(
-        response_id="resp_1", item_id="i", spans=(), played_ms=1804.0, received_ms=6000.0, cut_at_ms=5000.0
+        response_id="resp_1", item_id="i", spans=(span,), played_ms=1804.0, received_ms=6000.0, cut_at_ms=5000.0
     )
-    view.heard(answer)
-    view.heard(msgspec.structs.replace(answer, cut_at_ms=None))
-    lines = [line.partition("assistant  ")[2] for line in shown.getvalue().splitlines()]
-    assert lines == ["interrupted", "1.80 s of its answer were heard"]
+    over = OverlapDecision(decision=OverlapVerdict.INTERRUPTION, audio_ms=4700, epoch=1, response_id="resp_1")
+    with view:
+        view.show(over, 4990.0)
+        view.show(OutputBufferCleared(response_id="resp_1", epoch=1, audio_end_ms=1730), 5000.0)
+        view.heard(answer)
+        view.heard(msgspec.structs.replace(answer, response_id="resp_2", cut_at_ms=None))
+    view.heard(answer)  # at the hanging up: nobody interrupts
+    assert [each.partition(" s  ")[2] for each in shown.getvalue().splitlines()] == [
+        "assistant  interrupted, 1.80 s of it were heard",
+        "latency    silent 0.10 s after you began to interrupt",
+    ]
 
 
 async def test_a_session_that_dies_while_speaking_is_told(wav: Path, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import bisect
 import msgspec
 
 from duplex_client.pacing import SentChunk
+from duplex_client.player import HeardAnswer
 from duplex_core.audio import pcm16_ms
 from duplex_core.events import (
     Event,
     InputCommitted,
     OutputAudioDelta,
-    OutputBufferCleared,
     OverlapDecision,
     OverlapVerdict,
     SpeechStopped,
@@ -58,7 +58,7 @@ class TurnLatency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """From the onset of the speech that interrupted to the moment at which the old answer's audio was given up, in ms."""
+    """From the onset of the speech that interrupted to the last of the old answer that sounded, in ms."""
 
     response_id: str
     ms: float
@@ -75,9 +75,9 @@ class Latencies:
         self._line = line
         self._speech_end_ms: float | None = None
         self._turn_open = False
-        self._onset_ms: float | None = None
+        self._onsets_ms: dict[str, float] = {}
 
-    def follow(self, event: Event, at_ms: float) -> TurnLatency | StopLatency | None:
+    def follow(self, event: Event, at_ms: float) -> TurnLatency | None:
         """Take in an event that arrived at ``at_ms``; returns a latency when it completes one."""
         match event:
             case SpeechStopped():
@@ -85,13 +85,20 @@ class Latencies:
             case InputCommitted():
                 self._turn_open = True
             case OverlapDecision(decision=OverlapVerdict.INTERRUPTION):
-                self._onset_ms = self._line.spoken_at_ms(event.audio_ms)
-            case OutputBufferCleared() if self._onset_ms is not None:
-                onset_ms, self._onset_ms = self._onset_ms, None
-                return StopLatency(response_id=event.response_id, ms=at_ms - onset_ms)
+                onset_ms = self._line.spoken_at_ms(event.audio_ms)
+                if onset_ms is not None and event.response_id is not None:
+                    self._onsets_ms[event.response_id] = onset_ms
             case OutputAudioDelta() if self._turn_open and self._speech_end_ms is not None:
                 self._turn_open = False
                 return TurnLatency(response_id=event.response_id, ms=at_ms - self._speech_end_ms)
             case _:
                 pass
         return None
+
+    def silenced(self, answer: HeardAnswer) -> StopLatency | None:
+        """Take in an answer as it was heard; returns how long it went on sounding, when speech over it interrupted it."""
+        onset_ms = self._onsets_ms.pop(answer.response_id, None)
+        ended_ms = answer.ends_at_ms
+        if onset_ms is None or ended_ms is None or answer.cut_at_ms is None:
+            return None
+        return StopLatency(response_id=answer.response_id, ms=max(0.0, ended_ms - onset_ms))

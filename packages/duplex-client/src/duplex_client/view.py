@@ -20,7 +20,6 @@ from duplex_core.events import (
     ErrorEvent,
     Event,
     OutputAudioDelta,
-    OutputBufferCleared,
     OutputTextDelta,
     OutputTextDone,
     OutputTranscriptDelta,
@@ -48,13 +47,17 @@ _WIDTH = max(map(len, _STYLES))
 class Stopwatch(Protocol):
     """Computes the latencies to show; :class:`~duplex_client.latency.Latencies` does."""
 
-    def follow(self, event: Event, at_ms: float) -> TurnLatency | StopLatency | None:
+    def follow(self, event: Event, at_ms: float) -> TurnLatency | None:
         """Take in an event that arrived at ``at_ms``; the latency that it completes, if it does."""
+        ...
+
+    def silenced(self, answer: HeardAnswer) -> StopLatency | None:
+        """Take in an answer as it was heard; how long it took to fall silent, if it was interrupted."""
         ...
 
 
 class ConversationView:
-    """Prints one conversation; use it as a context manager.
+    """Prints one conversation; use it as a context manager, as an observer of the client and as a sink of the player.
 
     Args:
         console: Where to; its being a terminal decides between a live line and plain lines.
@@ -69,8 +72,10 @@ class ConversationView:
         self._partial: dict[str, str] = {}
         self._speaking: set[str] = set()
         self._live: Live | None = None
+        self._open = False
 
     def __enter__(self) -> Self:
+        self._open = True
         if self._console.is_terminal:
             self._live = Live(Text(), console=self._console, transient=True, refresh_per_second=12)
             self._live.start()
@@ -79,6 +84,7 @@ class ConversationView:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._open = False
         if self._live is not None:
             self._live.stop()
 
@@ -88,13 +94,8 @@ class ConversationView:
 
     def show(self, event: Event, at_ms: float) -> None:
         """Show what an event tells; for a client's ``observe``."""
-        match self._stopwatch.follow(event, at_ms):
-            case TurnLatency(ms=ms):
-                self.say("latency", f"first audio {ms / 1000:.2f} s after the end of your speech", at_ms)
-            case StopLatency(ms=ms):
-                self.say("latency", f"silent {ms / 1000:.2f} s after you began to interrupt", at_ms)
-            case None:
-                pass
+        if (turn := self._stopwatch.follow(event, at_ms)) is not None:
+            self.say("latency", f"first audio {turn.ms / 1000:.2f} s after the end of your speech", at_ms)
         self._show_user(event, at_ms)
         self._show_assistant(event, at_ms)
         if (trouble := _trouble(event)) is not None:
@@ -105,12 +106,17 @@ class ConversationView:
         self.say("line", _told(change), change.at_ms)
 
     def heard(self, answer: HeardAnswer) -> None:
-        """Show how much of an answer that was cut sounded; for a player's sinks.
+        """Show that an answer was interrupted, and how much of it sounded; for a player's sinks.
 
         The player knows it to the sample; what ``output_audio_buffer.cleared`` says is the last that the server had been told.
         """
-        if answer.cut_at_ms is not None:
-            self.say("assistant", f"{answer.played_ms / 1000:.2f} s of its answer were heard", answer.cut_at_ms)
+        stop = self._stopwatch.silenced(answer)
+        if answer.cut_at_ms is None or not self._open:
+            return
+        heard_s = answer.played_ms / 1000
+        self.say("assistant", f"interrupted, {heard_s:.2f} s of it were heard", answer.cut_at_ms)
+        if stop is not None:
+            self.say("latency", f"silent {stop.ms / 1000:.2f} s after you began to interrupt", answer.cut_at_ms)
 
     def _show_user(self, event: Event, at_ms: float) -> None:
         match event:
@@ -136,8 +142,6 @@ class ConversationView:
                 self._settle("assistant", event.response_id, event.transcript, at_ms)
             case OutputTextDone():
                 self._settle("assistant", event.response_id, event.text, at_ms)
-            case OutputBufferCleared():
-                self.say("assistant", "interrupted", at_ms)
             case _:
                 pass
 
