@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from duplex_core.plugins import load_plugins
+import pytest
+
+from duplex_core.plugins import PluginError, load_plugins
+from duplex_core.spec import Checkpoint
 from duplex_core.testing.conformance import ModelConformance
 from duplex_core.testing.native import NATIVE
 from duplex_core.testing.native.options import NativeSettings
@@ -27,3 +30,11 @@ class TestNativeInShortUnits(TestNative):
     @classmethod
     def deploy(cls) -> NativeSettings:
         return NativeSettings(unit_ms=200.0)
+
+
+def test_it_is_served_when_it_is_named_and_claims_nothing_else() -> None:
+    plugins = load_plugins()
+    assert plugins.select_model(Checkpoint(name="native")) is NATIVE
+    assert not NATIVE.embedded
+    with pytest.raises(PluginError, match="no installed model serves a-duplex-checkpoint"):
+        plugins.select_model(Checkpoint(name="a-duplex-checkpoint", config={"model_type": "native"}))

@@ -1,26 +1,26 @@
 """Two of the four conversations of the documentation, with scripted models that take their turns themselves.
 
-One hears units of a second and decides for each (as MiniCPM-o), the other hears and speaks a frame every 80 ms and knows no
-turns (as PersonaPlex). What they decide is scripted; machine, exchange and driver are the real ones.
+One hears units of a second and decides for each (as MiniCPM-o): the conformance kit's ``native``. The other hears and speaks
+a frame every 80 ms and knows no turns (as PersonaPlex). What they decide is scripted; machine, exchange and driver are real.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import msgspec
-
-from duplex_core.audio import pcm16_bytes
+from duplex_core.audio import pcm16_bytes, pcm16_ms
 from duplex_core.capabilities import Capabilities, TurnPolicy
 from duplex_core.commands import (
     InputAudioBufferAppend,
     InputAudioBufferCommit,
     OutputAudioBufferClear,
+    ResponseCancel,
     ResponseCreate,
     SessionUpdate,
 )
 from duplex_core.config import SessionConfig
-from duplex_core.errors import ErrorCode
+from duplex_core.errors import ErrorCode, error
 from duplex_core.events import (
     ErrorEvent,
     InputCommitted,
@@ -49,12 +49,13 @@ from duplex_core.model import (
     Submit,
     WakeAt,
 )
-from duplex_core.model import InputCommitted as ToldCommitted
 from duplex_core.patch import SessionPatch
 from duplex_core.spec import ModelSpec, SessionContext
-from duplex_core.stages import Lane, StageOutput, StagePlan, StageRequest, StageSpec
+from duplex_core.stages import Lane, StageFailed, StageOutput, StagePlan, StageRequest, StageSpec
 from duplex_core.testing import invariants
 from duplex_core.testing.driver import ConversationDriver
+from duplex_core.testing.native import NATIVE
+from duplex_core.testing.native.decision import Thought
 from duplex_core.testing.speech import burst, silence
 
 
@@ -66,116 +67,6 @@ class PassOn:
 
     def close(self) -> None:
         pass
-
-
-class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the thinker is given, and what it decides: ``L`` listen, ``S`` speak, ``E`` speak and end the turn."""
-
-    number: int
-    decision: str
-
-
-class UnitSession:
-    """A model of units: at most one is with the thinker, whose cache lives as long as the session."""
-
-    UNIT_MS = 1000.0
-    RATE = 16000
-
-    def __init__(self, script: str) -> None:
-        self.script = script
-        self.fence = Fence(session_id="none")
-        self.kept = b""
-        self.waiting: list[Unit] = []
-        self.units = 0
-        self.in_flight = False
-        self.asked = False
-        self.open = False
-        self.forced = False
-        self.cache: list[int] = []
-
-    def handle(self, event: ModelInput, now_ms: float) -> Sequence[ModelOutput]:
-        match event:
-            case AudioArrived():
-                self.kept += event.pcm
-                return self.cut(now_ms)
-            case ToldCommitted() | Deadline():
-                return self.flush(now_ms)
-            case Respond():
-                self.fence, self.asked = event.fence, True
-                return self.flush(now_ms)
-            case Interrupted():
-                self.fence, self.open, self.asked, self.forced = event.fence, False, False, True
-            case StageOutput(payload=Unit() as unit):
-                return self.decide(unit, event.fence, now_ms)
-            case StageOutput(payload=bytes() as pcm):
-                text = f"unit {len(pcm) // 32} "
-                return (Speak(fence=event.fence, pcm=pcm, text=text), *self.ended(event.fence))
-            case Configured():
-                self.fence = event.fence
-            case _:
-                pass
-        return ()
-
-    def cut(self, now_ms: float) -> list[ModelOutput]:
-        size = pcm16_bytes(self.UNIT_MS, self.RATE)
-        while len(self.kept) >= size:
-            self.kept = self.kept[size:]
-            self.waiting.append(self.next_unit())
-        return [*self.submit(), WakeAt(key="unit", at_ms=now_ms + self.UNIT_MS)]
-
-    def flush(self, now_ms: float) -> list[ModelOutput]:
-        """The silence rule: fill the unit up, while somebody waits for it."""
-        if not (self.kept or self.open or self.asked):
-            return []
-        self.kept = b""
-        self.waiting.append(self.next_unit())
-        return [*self.submit(), WakeAt(key="unit", at_ms=now_ms + self.UNIT_MS)]
-
-    def next_unit(self) -> Unit:
-        self.units += 1
-        decision = self.script[self.units - 1] if self.units <= len(self.script) else "L"
-        return Unit(number=self.units, decision=decision)
-
-    def submit(self) -> list[ModelOutput]:
-        if self.in_flight or not self.waiting:
-            return []
-        unit, self.in_flight = self.waiting.pop(0), True
-        if self.forced:
-            unit, self.forced = msgspec.structs.replace(unit, decision="L"), False
-        request = StageRequest(
-            stage="thinker", request_id=f"unit-{unit.number}", fence=self.fence, lane=Lane.INPUT, payload=unit
-        )
-        return [Submit(request=request)]
-
-    def decide(self, unit: Unit, made_under: Fence, now_ms: float) -> list[ModelOutput]:
-        self.in_flight = False
-        self.cache.append(unit.number)
-        following = self.submit()
-        if not self.fence.admits(made_under):
-            return following
-        if unit.decision == "L":
-            if made_under.turn == self.fence.turn:
-                self.asked = False
-            return [Listen(fence=made_under), *following]
-        begun: list[ModelOutput] = []
-        if not self.open and not self.asked:
-            self.fence = self.fence.next_turn()
-            begun.append(BeginTurn(fence=self.fence))
-        self.open, self.asked, self.last = True, False, unit.decision == "E"
-        voice = StageRequest(
-            stage="voice",
-            request_id=f"voice-{unit.number}",
-            fence=self.fence,
-            lane=Lane.OUTPUT,
-            payload=burst(self.UNIT_MS, self.RATE),
-        )
-        return [*begun, Submit(request=voice), *following]
-
-    def ended(self, fence: Fence) -> list[ModelOutput]:
-        if not self.last:
-            return []
-        self.open = False
-        return [EndTurn(fence=fence)]
 
 
 class FrameSession:
@@ -257,42 +148,49 @@ class FrameSession:
         return out
 
 
-def native(session: type[UnitSession | FrameSession], script: str, fixed: tuple[str, ...] = ()) -> ConversationDriver:
-    """A session of a scripted model that takes its turns itself; the client's detector is off."""
-    stages = tuple(StageSpec(name=name, factory=f"{__name__}:PassOn") for name in ("thinker", "voice", "lm"))
+def units(**options: Any) -> ConversationDriver:
+    """A session of ``native``, in units of a second, whose stages take their time."""
+    driver = ConversationDriver(NATIVE, ms_per_piece=30.0)
+    driver.send(SessionUpdate(session=SessionPatch(options=options)))
+    return driver
 
-    def create(context: SessionContext) -> UnitSession | FrameSession:
-        return session(script)
+
+def frames(script: str, fixed: tuple[str, ...] = ()) -> ConversationDriver:
+    """A session of the model of frames."""
+
+    def create(context: SessionContext) -> FrameSession:
+        return FrameSession(script)
 
     spec = ModelSpec(
-        id="native",
+        id="frames",
         summary="scripted",
         claims=lambda checkpoint: False,
         claims_text="nothing",
         capabilities=lambda deploy: Capabilities(
             turn_policy=TurnPolicy.MODEL,
-            input_rate_hz=session.RATE,
-            output_rate_hz=session.RATE,
+            input_rate_hz=FrameSession.RATE,
+            output_rate_hz=FrameSession.RATE,
             fixed_after_start=fixed,
         ),
-        session_config=lambda deploy: SessionConfig(model="native", turn_detection=None),
-        stage_plan=lambda checkpoint, deploy: StagePlan(stages=stages),
+        session_config=lambda deploy: SessionConfig(model="frames", turn_detection=None),
+        stage_plan=lambda checkpoint, deploy: StagePlan(stages=(StageSpec(name="lm", factory=f"{__name__}:PassOn"),)),
         create_session=create,
     )
-    return ConversationDriver(spec, ms_per_piece=300.0 if session is UnitSession else 20.0)
+    return ConversationDriver(spec, ms_per_piece=20.0)
 
 
-def seconds(driver: ConversationDriver, count: float) -> None:
-    driver.stream(burst(1000 * count, driver.capabilities.input_rate_hz))
+def seconds(driver: ConversationDriver, count: float, *, loud: bool = True) -> None:
+    rate = driver.capabilities.input_rate_hz
+    driver.stream(burst(1000 * count, rate) if loud else silence(1000 * count, rate))
 
 
-def cached(driver: ConversationDriver) -> list[str]:
-    """The units that the thinker has worked through, in order."""
-    return [
-        told.event.request_id
-        for told in driver.told
-        if isinstance(told.event, StageOutput) and isinstance(told.event.payload, Unit)
-    ]
+def under_way(driver: ConversationDriver) -> list[str]:
+    return [request.request_id for request in driver.exchange.open_requests]
+
+
+def thoughts(driver: ConversationDriver) -> list[Thought]:
+    """What the thinker decided on its units, in order, whether it was of use or not."""
+    return [each.payload for each in driver.heard_by_model(StageOutput) if isinstance(each.payload, Thought)]
 
 
 def well(driver: ConversationDriver) -> None:
@@ -305,27 +203,41 @@ def well(driver: ConversationDriver) -> None:
 
 
 def test_it_listens_then_speaks_with_no_commit_at_all() -> None:
-    driver = native(UnitSession, "LSE")
-    seconds(driver, 3)
+    driver = units(turn_units=2)
+    seconds(driver, 1)
+    seconds(driver, 2, loud=False)
     driver.wait_for(ResponseDone)
-    well(driver)
     assert len(driver.all_of(ResponseListen)) == 1
+    well(driver)
     assert [done.response.status for done in driver.all_of(ResponseDone)] == [ResponseStatus.COMPLETED]
-    assert len(driver.all_of(OutputAudioDelta)) == 2
+    assert pcm16_ms(len(driver.audio()), driver.capabilities.output_rate_hz) == 2000
+    assert [event.transcript for event in driver.all_of(OutputTranscriptDone)] == ["1 of 2. 2 of 2."]
     assert not driver.all_of(InputCommitted)
     assert len(driver.all_of(ItemDone)) == 1
 
 
 def test_it_goes_on_speaking_when_no_audio_comes() -> None:
-    driver = native(UnitSession, "SSSE")
+    driver = units(turn_units=8, patience_ms=1000)
     seconds(driver, 1)
     driver.wait_for(ResponseDone)
     well(driver)
-    assert len(driver.all_of(OutputAudioDelta)) == 4
+    assert [event.transcript[-7:] for event in driver.all_of(OutputTranscriptDone)] == ["8 of 8."]
+    assert [thought.text is None for thought in thoughts(driver)] == [True] + [False] * 8
+
+
+def test_nobody_waits_for_it_so_it_rests() -> None:
+    driver = units(patience_ms=2000)
+    seconds(driver, 1, loud=False)
+    well(driver)
+    assert len(driver.all_of(ResponseListen)) == 3
+    assert not driver.exchange.armed
+    seconds(driver, 1, loud=False)
+    driver.wait_for(ResponseListen, count=4)
+    assert driver.exchange.armed, "there is somebody again"
 
 
 def test_a_commit_may_end_in_listening_with_no_response() -> None:
-    driver = native(UnitSession, "LL")
+    driver = units(silence_ms=900, patience_ms=0)
     seconds(driver, 1.3)
     driver.send(InputAudioBufferCommit())
     driver.wait_for(ResponseListen, count=2)
@@ -335,9 +247,19 @@ def test_a_commit_may_end_in_listening_with_no_response() -> None:
     assert not driver.all_of(ResponseCreated)
 
 
-def test_an_answer_that_was_asked_for_may_end_in_listening() -> None:
-    driver = native(UnitSession, "LL")
+def test_a_commit_may_end_in_a_turn() -> None:
+    driver = units(silence_ms=600)
     seconds(driver, 1.3)
+    driver.send(InputAudioBufferCommit())
+    driver.wait_for(ResponseDone)
+    well(driver)
+    assert len(driver.all_of(ResponseCreated)) == 1
+    assert not driver.heard_by_model(Respond)
+
+
+def test_an_answer_that_was_asked_for_may_end_in_listening() -> None:
+    driver = units()
+    seconds(driver, 1.3, loud=False)
     driver.settle()
     driver.send(InputAudioBufferCommit(response_create=True))
     done = driver.wait_for(ResponseDone)
@@ -345,12 +267,13 @@ def test_an_answer_that_was_asked_for_may_end_in_listening() -> None:
     assert done.response.status is ResponseStatus.COMPLETED
     assert done.response.output == []
     assert driver.all_of(ResponseListen)[-1].response_id == done.response.id
+    assert len(driver.all_of(ResponseDone)) == len(driver.all_of(ResponseCreated)) == 1
 
 
 def test_a_unit_from_before_the_question_does_not_end_its_answer() -> None:
-    driver = native(UnitSession, "LE")
+    driver = units(silence_ms=900)
     seconds(driver, 1)
-    assert [request.request_id for request in driver.exchange.open_requests] == ["unit-1"]
+    assert under_way(driver) == ["thinker-1"]
     driver.send(InputAudioBufferAppend(audio=burst(300, 16000)), InputAudioBufferCommit(response_create=True))
     done = driver.wait_for(ResponseDone)
     well(driver)
@@ -359,21 +282,112 @@ def test_a_unit_from_before_the_question_does_not_end_its_answer() -> None:
     assert done.response.output, "the unit that held the question fills the response that was opened for it"
 
 
-def test_an_interruption_leaves_the_unit_in_flight_to_the_cache_and_to_nothing_else() -> None:
-    driver = native(UnitSession, "SSSSE")
-    seconds(driver, 1)
+def test_a_unit_from_before_the_question_may_begin_its_answer() -> None:
+    driver = units(silence_ms=600)
+    seconds(driver, 0.4)
+    seconds(driver, 0.6, loud=False)
+    assert under_way(driver) == ["thinker-1"]
+    driver.send(ResponseCreate())
+    done = driver.wait_for(ResponseDone)
+    well(driver)
+    assert len(driver.all_of(ResponseCreated)) == len(driver.all_of(ResponseDone)) == 1
+    assert [thought.text is None for thought in thoughts(driver)[:3]] == [False] * 3
+    assert done.response.output
+
+
+def test_what_it_is_made_to_listen_to_it_still_hears() -> None:
+    driver = units(forced_listen=2, patience_ms=5000)
+    seconds(driver, 0.4)
+    driver.wait_for(ResponseDone)
+    well(driver)
+    assert [thought.text is None for thought in thoughts(driver)[:3]] == [True, True, False]
+
+
+def test_made_to_listen_in_the_midst_of_its_answer_it_ends_it() -> None:
+    driver = units(turn_units=5)
+    seconds(driver, 0.4)
     driver.wait_for(OutputAudioDelta)
+    driver.send(SessionUpdate(session=SessionPatch(options={"forced_listen": 10})))
+    done = driver.wait_for(ResponseDone)
+    well(driver)
+    assert done.response.status is ResponseStatus.COMPLETED
+    assert [event.transcript for event in driver.all_of(OutputTranscriptDone)] == ["1 of 5. "]
+
+
+def test_speech_over_its_answer_is_no_reason_for_it_to_yield() -> None:
+    driver = units(turn_units=4)
+    seconds(driver, 0.4)
+    driver.wait_for(OutputAudioDelta)
+    seconds(driver, 5)
+    first = driver.wait_for(ResponseDone)
+    assert first.response.status is ResponseStatus.COMPLETED
+    driver.wait_for(ResponseDone, count=2)
+    well(driver)
+    assert [event.transcript for event in driver.all_of(OutputTranscriptDone)] == [
+        "1 of 4. 2 of 4. 3 of 4. 4 of 4."
+    ] * 2
+
+
+def test_a_unit_that_could_not_be_understood_is_lost_and_no_more() -> None:
+    driver = units()
     seconds(driver, 1)
-    assert [request.lane for request in driver.exchange.open_requests] == [Lane.INPUT]
+    driver.send(InputAudioBufferAppend(audio=burst(300, 16000)), InputAudioBufferCommit(response_create=True))
+    driver.run_until(lambda: under_way(driver) == ["thinker-2"])
+    (request,) = driver.exchange.open_requests
+    driver.reply(
+        StageFailed(
+            stage=request.stage,
+            request_id=request.request_id,
+            fence=request.fence,
+            lane=request.lane,
+            error=error(ErrorCode.ENGINE_ERROR, "the test broke this request"),
+        )
+    )
+    assert driver.wait_for(ResponseDone).response.status is ResponseStatus.FAILED
+    driver.wait_for(ResponseDone, count=2)
+    well(driver)
+    assert [thought.mind.units for thought in thoughts(driver)] == list(range(1, len(thoughts(driver)) + 1))
+
+
+def test_a_question_after_an_interruption_is_not_taken_by_the_unit_that_is_made_to_listen() -> None:
+    driver = units()
+    seconds(driver, 0.4)
+    driver.wait_for(OutputAudioDelta)
+    seconds(driver, 1.5)
+    driver.send(InputAudioBufferCommit(response_create=True), OutputAudioBufferClear())
+    first, second = (driver.wait_for(ResponseDone, count=count) for count in (1, 2))
+    well(driver)
+    assert first.response.status is ResponseStatus.CANCELLED
+    assert second.response.status is ResponseStatus.COMPLETED
+    assert second.response.output
+
+
+def test_a_question_that_is_cancelled_is_not_answered_later() -> None:
+    driver = units(silence_ms=900, patience_ms=5000)
+    seconds(driver, 1)
+    driver.send(InputAudioBufferCommit(response_create=True), ResponseCancel())
+    well(driver)
+    assert [done.response.status for done in driver.all_of(ResponseDone)] == [ResponseStatus.CANCELLED]
+    assert not driver.audio()
+
+
+def test_an_interruption_leaves_the_unit_in_flight_to_the_cache_and_to_nothing_else() -> None:
+    driver = units(turn_units=5)
+    seconds(driver, 1)
+    seconds(driver, 1, loud=False)
+    driver.wait_for(OutputAudioDelta)
+    seconds(driver, 1, loud=False)
+    driver.run_until(lambda: "thinker-3" in under_way(driver))
     driver.send(OutputAudioBufferClear())
-    assert [request.request_id for request in driver.exchange.open_requests] == ["unit-2"]
+    assert under_way(driver) == ["thinker-3"]
     fence = len(driver.events)
     seconds(driver, 1)
-    driver.settle()
-    assert cached(driver) == ["unit-1", "unit-2", "unit-3"]
+    driver.run_until(lambda: len(thoughts(driver)) == 4)
+    assert [thought.mind.units for thought in thoughts(driver)] == [1, 2, 3, 4]
+    assert [thought.text for thought in thoughts(driver)] == [None, "1 of 5. ", "2 of 5. ", None]
     assert not [event for event in driver.events[fence:] if isinstance(event, OutputAudioDelta)]
-    assert driver.all_of(ResponseListen), "the unit after the interruption was made to listen"
-    seconds(driver, 2)
+    assert isinstance(driver.events[-1], ResponseListen), "the unit after the interruption was made to listen"
+    driver.wait_for(ResponseDone, count=2)
     well(driver)
     first, second = driver.all_of(ResponseDone)
     assert first.response.status is ResponseStatus.CANCELLED
@@ -385,7 +399,7 @@ def test_an_interruption_leaves_the_unit_in_flight_to_the_cache_and_to_nothing_e
 
 
 def test_an_utterance_is_a_response_and_silence_is_nothing() -> None:
-    driver = native(FrameSession, "." * 10 + "www..ww" + "." * 20 + "w" + "." * 20)
+    driver = frames("." * 10 + "www..ww" + "." * 20 + "w" + "." * 20)
     seconds(driver, 6)
     well(driver)
     assert [done.response.status for done in driver.all_of(ResponseDone)] == [ResponseStatus.COMPLETED] * 2
@@ -395,7 +409,7 @@ def test_an_utterance_is_a_response_and_silence_is_nothing() -> None:
 
 
 def test_what_is_left_of_an_interrupted_sentence_does_not_come_back() -> None:
-    driver = native(FrameSession, "w" * 40 + "." * 10 + "ww" + "." * 30)
+    driver = frames("w" * 40 + "." * 10 + "ww" + "." * 30)
     seconds(driver, 1)
     driver.send(OutputAudioBufferClear())
     fence = len(driver.events)
@@ -410,7 +424,7 @@ def test_what_is_left_of_an_interrupted_sentence_does_not_come_back() -> None:
 
 
 def test_an_answer_that_was_asked_for_is_the_next_utterance() -> None:
-    driver = native(FrameSession, "." * 5 + "ww" + "." * 20)
+    driver = frames("." * 5 + "ww" + "." * 20)
     driver.send(ResponseCreate())
     seconds(driver, 2)
     well(driver)
@@ -419,7 +433,7 @@ def test_an_answer_that_was_asked_for_is_the_next_utterance() -> None:
 
 
 def test_an_answer_that_does_not_come_ends_all_the_same() -> None:
-    driver = native(FrameSession, "." * 100)
+    driver = frames("." * 100)
     driver.send(ResponseCreate())
     seconds(driver, 3)
     well(driver)
@@ -428,7 +442,7 @@ def test_an_answer_that_does_not_come_ends_all_the_same() -> None:
 
 
 def test_what_is_fixed_after_the_start_is_refused_by_name() -> None:
-    driver = native(FrameSession, "", fixed=("instructions",))
+    driver = frames("", fixed=("instructions",))
     driver.send(SessionUpdate(session=SessionPatch(instructions="You are a pirate.")))
     assert not driver.all_of(ErrorEvent)
     driver.send(SessionUpdate(session=SessionPatch(instructions="You are a poet.")))

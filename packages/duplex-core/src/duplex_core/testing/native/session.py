@@ -135,9 +135,8 @@ class NativeSession:
         if self._turn is not None:
             return ()  # it has just begun by itself, and the two are one
         if self._stopped:
-            self._cut(
-                self._buffer.silence()
-            )  # the unit that is made to listen answers nothing, so not the question either
+            # The next unit is made to listen; that is no answer to the question, so it is not the question's unit.
+            self._cut(self._buffer.silence())
         self._fence, self._asked = fence, True
         tail = self._buffer.pad()
         if tail is None and self._waiting and not (self._void(self._waiting[-1]) or self._waiting[-1].forced):
