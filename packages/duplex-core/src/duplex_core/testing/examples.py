@@ -121,7 +121,7 @@ _CAPABILITIES = Capabilities(tools=True, input_transcription=True, chat=True)
 _SESSION = told.session_view(
     SESSION_ID,
     SessionConfig(
-        model="cascade",
+        model="some-model",
         instructions="Answer in one short sentence.",
         transcription=Transcription(language="en"),
         turn_detection=ServerVad(silence_duration_ms=400),
@@ -132,7 +132,9 @@ _SESSION = told.session_view(
     epoch=0,
     attachment_generation=1,
 )
-_FRESH = told.session_view(SESSION_ID, SessionConfig(model="cascade"), _CAPABILITIES, epoch=0, attachment_generation=1)
+_FRESH = told.session_view(
+    SESSION_ID, SessionConfig(model="some-model"), _CAPABILITIES, epoch=0, attachment_generation=1
+)
 
 _USER_ITEM = MessageItem(
     id=USER_ITEM_ID,
