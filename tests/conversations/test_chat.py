@@ -85,8 +85,10 @@ async def test_chat_works_while_every_session_slot_is_taken_and_an_answer_is_spo
 async def test_a_wrong_request_says_what_is_wrong(server: str) -> None:
     async with chat(server) as client:
         with pytest.raises(openai.BadRequestError, match="logprobs"):
-            await client.chat.completions.create(  # type: ignore[call-overload]
-                model="cascade", messages=[QUESTION], logprobs=True
+            await client.chat.completions.create(
+                model="cascade",
+                messages=[QUESTION],  # type: ignore[list-item]
+                logprobs=True,
             )
     async with httpx.AsyncClient(base_url=f"http://{server}") as plain:
         other = await plain.post("/v1/embeddings", json={})
