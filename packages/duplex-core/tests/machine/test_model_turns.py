@@ -149,6 +149,24 @@ def test_the_detector_only_interrupts() -> None:
     assert (bench.fence.epoch, bench.fence.turn) == (1, 2)
 
 
+def test_speech_that_resumes_over_a_turn_taken_in_its_pause_interrupts() -> None:
+    bench = native(ServerVad())
+    bench.speech("s" * 20 + "." * 10)
+    begin(bench)
+    bench.speak("One two three four.", ms=3000)
+    bench.speech("s" * 40)
+    (stopped,) = bench.of(SpeechStopped)
+    assert stopped.audio_end_ms == 20 * FRAME_MS
+    assert bench.only(ResponseDone).response.status is ResponseStatus.CANCELLED
+    assert bench.fence.epoch == 1
+    began, (dropped,) = bench.told(m.SpeechBegan), bench.told(m.SpeechDropped)
+    assert dropped.item_id == began[0].item_id
+    assert len(began) == 2
+    bench.speech(PAUSE)
+    assert len(bench.of(SpeechStopped)) == 2
+    invariants.check(bench.events)
+
+
 def test_the_padding_reaches_no_further_than_the_utterance_before() -> None:
     bench = native(ServerVad(prefix_padding_ms=2000, silence_duration_ms=64))
     bench.speech("ssss....ssss....")

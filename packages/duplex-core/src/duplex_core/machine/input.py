@@ -75,6 +75,7 @@ class InputSide:
         self.pending_id: str | None = None
         """Id that the utterance under way will have as an item."""
         self._start_ms = 0.0
+        self._paused_ms = 0.0
         self._tail = False
         self._deferred: Deferred | None = None
 
@@ -132,6 +133,12 @@ class InputSide:
                 self._speech_began(vad, found.at_ms)
             case Verdict.PAUSED:
                 self._speech_paused(vad, found.at_ms)
+            case Verdict.RESUMED if (
+                self._core.streams and not self._overlapping.question and self._overlapping.concerns(vad)
+            ):
+                # The model took its turn in the pause and is being talked over: what is said from here on is judged anew.
+                self._turn_over(vad, self._paused_ms)
+                self._ear.restart(found.at_ms, self._buffer.cut(found.at_ms, self._buffer.end_ms))
             case Verdict.RESUMED:
                 self._core.lanes.move(Hearing, Trigger.SPEECH)
                 self._core.tell(SpeechResumed(item_id=_known(self.pending_id), fence=self._core.fence))
@@ -198,6 +205,7 @@ class InputSide:
     def _speech_paused(self, vad: ServerVad, at_ms: float) -> None:
         core = self._core
         core.lanes.move(Hearing, Trigger.SILENCE)
+        self._paused_ms = at_ms
         item_id, judged_ms = _known(self.pending_id), self._ear.judged_ms
         self._pausing.began(item_id, self._buffer.cut(max(self._start_ms, judged_ms - JUDGED_MS), judged_ms))
         remaining = max(0.0, vad.silence_duration_ms - (judged_ms - at_ms))
