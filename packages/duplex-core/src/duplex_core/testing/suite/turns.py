@@ -18,10 +18,12 @@ from duplex_core.events import (
     ResponseSpeak,
     ResponseStatus,
 )
+from duplex_core.fence import Fence
 from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, InputText, MessageItem, Role, item_text
 from duplex_core.model import BeginTurn, EndTurn, Listen, Respond, Speak
 from duplex_core.patch import ResponseParams, SessionPatch
 from duplex_core.testing.chat import chat
+from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.stages import StageHost
 from duplex_core.testing.suite.base import Subject
 
@@ -60,19 +62,26 @@ class Turns(Subject):
         self.say(driver)
         self.answer(driver)
         self.still_works(driver)
-        native = driver.capabilities.turn_policy is TurnPolicy.MODEL
         outputs = [output for told in driver.told for output in told.outputs]
-        for asked in driver.heard_by_model(Respond):
-            ends = [each for each in outputs if isinstance(each, EndTurn | Listen) and each.fence == asked.fence]
-            if native and any(isinstance(each, EndTurn) for each in ends):
-                # Between its turns it listens on under the fence of the last one.
-                ends = [each for each in ends if isinstance(each, EndTurn)]
-            assert len(ends) == 1, f"the turn {asked.fence} was ended {len(ends)} times"
         turns = {asked.fence for asked in driver.heard_by_model(Respond)}
-        if native:
-            turns |= {each.fence for each in outputs if isinstance(each, BeginTurn)}
+        for fence in turns:
+            ends: list[EndTurn | Listen] = [
+                each for each in outputs if isinstance(each, EndTurn) and each.fence == fence
+            ]
+            # Having ended a turn, a model that listens all the time does so under that turn's fence.
+            if not ends or driver.capabilities.turn_policy is TurnPolicy.COMMITTED:
+                ends += [each for each in outputs if isinstance(each, Listen) and each.fence == fence]
+            assert len(ends) == 1, f"the turn {fence} was ended {len(ends)} times"
+        turns |= self._taken(driver)
         spoken = {each.fence for each in outputs if isinstance(each, Speak)}
         assert spoken <= turns, "something was said in a turn that was neither given nor taken"
+
+    @staticmethod
+    def _taken(driver: ConversationDriver) -> set[Fence]:
+        """The turns that the model took, if it is one that does."""
+        if driver.capabilities.turn_policy is TurnPolicy.COMMITTED:
+            return set()
+        return {each.fence for told in driver.told for each in told.outputs if isinstance(each, BeginTurn)}
 
     def test_marks_stay_within_the_answer(self, host: StageHost) -> None:
         driver = self.open(host)
