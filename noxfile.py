@@ -25,6 +25,8 @@ PACKAGES = ("duplex-core", "duplex-server", "duplex-client", "model-cascade")
 LAYERS = ("check", "test", "run", "runtime", "installer")
 PYTHONS = ((3, 11), (3, 13))
 ENVIRONMENTS = ROOT / ".nox" / "env"
+INTERRUPT_S = 20.0
+"""How long what runs may take to end itself after Ctrl-C: a server lets its sessions end."""
 
 nox.needs_version = ">=2024.4.15"
 nox.options.error_on_external_run = False
@@ -87,11 +89,13 @@ class Environment:
 
     def python(self, *args: str) -> None:
         """Run this environment's Python with `args`, from the root of the tree."""
-        self.session.run(str(self.bin / "python"), *args, env=self.env, external=True)
+        self.session.run(str(self.bin / "python"), *args, env=self.env, external=True, interrupt_timeout=INTERRUPT_S)
 
     def tool(self, name: str, *args: str, silent: bool = False) -> None:
         """Run a command that is installed in this environment; a silent one's output is shown only when it fails."""
-        self.session.run(str(self.bin / name), *args, env=self.env, external=True, silent=silent)
+        self.session.run(
+            str(self.bin / name), *args, env=self.env, external=True, silent=silent, interrupt_timeout=INTERRUPT_S
+        )
 
 
 def environment(session: nox.Session, layer: str) -> Environment:
@@ -116,6 +120,12 @@ def demo(session: nox.Session) -> None:
 def serve(session: nox.Session) -> None:
     """Start the server and leave it up; options of `duplex-server serve` follow `--`."""
     environment(session, "run").tool("duplex-server", "serve", *session.posargs)
+
+
+@nox.session(default=False)
+def talk(session: nox.Session) -> None:
+    """Talk to a server that is up; options of `duplex-client talk` follow `--`."""
+    environment(session, "run").tool("duplex-client", "talk", *session.posargs)
 
 
 @nox.session

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from duplex_core.spec import Checkpoint
 from model_cascade.plugin import stage_plan
 from model_cascade.settings import CascadeSettings
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,11 @@ def test_a_part_that_is_installed_is_planned_and_not_loaded(tmp_path: Path, monk
     (tmp_path / "ears_that_must_not_load.py").write_text("raise RuntimeError('loaded')")
     monkeypatch.syspath_prepend(tmp_path)
     assert plan(recognizer="ears_that_must_not_load:make") == ["recognizer", "language", "voice"]
+
+
+@pytest.mark.parametrize("page", ["packages/model-cascade/README.md", "docs/models/cascade.md"])
+def test_the_settings_that_are_shown_are_taken(page: str) -> None:
+    (shown,) = re.findall(r"^```yaml.*?\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    settings = CascadeSettings(**yaml.safe_load(shown))
+    assert settings.language_model.model == "my-model"
+    assert settings != CascadeSettings()
