@@ -99,6 +99,11 @@ def test_a_wrong_setting_is_named_in_plain_words(assignment: str, message: str) 
     assert not [word for word in ("Input", "Value error", "pydantic", "123") if word in str(caught.value)]
 
 
+def test_a_list_of_wrong_entries_is_not_called_too_short_as_well() -> None:
+    with pytest.raises(DeployError, match=r"^deploy setting voices\[0\] must be text, not 7; put it in quotes$"):
+        validate(Settings, {"voices": [7]})
+
+
 def test_several_wrong_settings_are_all_named() -> None:
     with pytest.raises(DeployError, match=r"^deploy setting llm\.retries must .*; there is no deploy setting volume; "):
         validate(Settings, {"llm": {"retries": "x"}, "volume": 1})

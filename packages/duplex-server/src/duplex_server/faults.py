@@ -27,7 +27,15 @@ def sentences(kind: str, model: type[pydantic.BaseModel], exc: pydantic.Validati
         model: what they were validated with.
         exc: what came of that.
     """
-    return "; ".join(_sentence(kind, model, fault) for fault in exc.errors(include_url=False))
+    faults = exc.errors(include_url=False)
+    return "; ".join(_sentence(kind, model, fault) for fault in faults if not _follows(fault, faults))
+
+
+def _follows(fault: ErrorDetails, faults: Sequence[ErrorDetails]) -> bool:
+    """Whether a fault is only that a list lacks entries, since those that were given are wrong themselves."""
+    path = fault["loc"]
+    inside = any(other["loc"][: len(path)] == path and len(other["loc"]) > len(path) for other in faults)
+    return fault["type"] == "too_short" and inside
 
 
 def _sentence(kind: str, model: type[pydantic.BaseModel], fault: ErrorDetails) -> str:

@@ -43,13 +43,16 @@ def plan(**settings: Any) -> list[str]:
         ),
         (
             {"voices": ["joe", "no_such_voice.new:make"]},
-            r"^voices names .*, and no_such_voice\.new cannot be imported: ",
+            r"^voices names .*, and there is no module no_such_voice; install it",
         ),
         (
             {"voices": "json.no_such_part:make"},
             r"^voices names .*, and there is no module json\.no_such_part; install it",
         ),
-        ({"voices": "json.decoder.deeper:make"}, r"^voices names .*, and json\.decoder\.deeper cannot be imported: "),
+        (
+            {"voices": "json.decoder.deeper:make"},
+            r"^voices names .*, and there is no module json\.decoder\.deeper; install it",
+        ),
     ],
 )
 def test_a_part_that_is_not_installed_is_refused_before_anything_loads(settings: dict[str, Any], message: str) -> None:
@@ -58,9 +61,13 @@ def test_a_part_that_is_not_installed_is_refused_before_anything_loads(settings:
 
 
 def test_a_part_that_is_installed_is_planned_and_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "ears_that_must_not_load.py").write_text("raise RuntimeError('loaded')")
+    package = tmp_path / "parts_that_must_not_load"
+    package.mkdir()
+    for name in ("__init__", "ears"):
+        (package / f"{name}.py").write_text("raise RuntimeError('loaded')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert plan(recognizer="ears_that_must_not_load:make") == ["recognizer", "language", "voice"]
+    for path in ("parts_that_must_not_load:make", "parts_that_must_not_load.ears:make", "json.decoder:JSONDecoder"):
+        assert plan(recognizer=path) == ["recognizer", "language", "voice"]
 
 
 @pytest.mark.parametrize("page", ["packages/model-cascade/README.md", "docs/models/cascade.md"])

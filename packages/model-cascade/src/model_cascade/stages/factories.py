@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from typing import Any
 
 from model_cascade.parts.errors import PartError
 
 
 def check(setting: str, name: str) -> None:
-    """See whether the part's module is installed, without loading it (but for the packages around it).
+    """See whether the part's module is installed, without importing anything of it.
 
     Args:
         setting: where the part is named, for the message.
@@ -24,16 +25,24 @@ def check(setting: str, name: str) -> None:
         ValueError: there is no such module; says what to do.
     """
     module, colon, _ = name.partition(":")
-    if not colon:
-        return
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as exc:
-        raise ValueError(f"{setting} names {name}, and {module} cannot be imported: {exc}") from exc
-    if found is None:
+    missing = _missing(module) if colon else None
+    if missing is not None:
         raise ValueError(
-            f"{setting} names {name}, and there is no module {module}; install it, or put its folder on PYTHONPATH"
+            f"{setting} names {name}, and there is no module {missing}; install it, or put its folder on PYTHONPATH"
         )
+
+
+def _missing(module: str) -> str | None:
+    """The first part of a dotted name that is not there; found without importing the packages around it."""
+    top, *inner = module.split(".")
+    path, spec = top, importlib.util.find_spec(top)
+    for part in inner:
+        if spec is None:
+            break
+        path = f"{path}.{part}"
+        places = spec.submodule_search_locations
+        spec = PathFinder.find_spec(path, places) if places is not None else None
+    return path if spec is None else None
 
 
 def resolve(name: str, known: Mapping[str, Callable[[], Any]]) -> Any:
