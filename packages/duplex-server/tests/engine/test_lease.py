@@ -23,7 +23,8 @@ TERMS = LeaseTerms(disconnect_grace_s=30.0, idle_ttl_s=900.0)
 )
 def test_the_sooner_of_the_two_terms_ends_a_lease(lease: Lease, at: float, why: Lapse) -> None:
     assert end_of(lease, TERMS) == (at, why)
-    assert lapsed(lease, TERMS, at - 0.001) is None
+    assert lapsed(lease, TERMS, at - 0.01) is None
+    assert lapsed(lease, TERMS, at - 0.0005) is why, "alarms ring early"
     assert lapsed(lease, TERMS, at) is why
     assert lapsed(lease, TERMS, at + 1e6) is why
 

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+import msgspec
+
 from duplex_core.machine.io import TimerFired
 from duplex_core.model import Deadline
 from duplex_core.stages import Lane, StageFailed, StageReply, StageRequest
@@ -20,11 +22,18 @@ Due = TimerFired | Deadline
 """A timer of the machine's, or one of the model's; one key may stand in both."""
 
 
+class Rung(msgspec.Struct, frozen=True):
+    """A timer rang that was set for ``at_ms``. Clocks are coarse, so it may be a little earlier than that by the loop's."""
+
+    due: Due
+    at_ms: float
+
+
 class Holdings:
     """Everything that must be free before a session's slot is."""
 
     def __init__(
-        self, *, stages: StageHost, listening: Listening, ring: Callable[[Due], None], free_slot: Callable[[], None]
+        self, *, stages: StageHost, listening: Listening, ring: Callable[[Rung], None], free_slot: Callable[[], None]
     ) -> None:
         """Begin with nothing but the slot; ``ring`` is called on the event loop when a timer is due."""
         self.listening = listening
@@ -70,7 +79,7 @@ class Holdings:
         if earlier is not None:
             earlier.cancel()
         if at_ms is not None and not self._released:
-            self._timers[key] = self._loop.call_at(at_ms / 1000.0, self._due, key, due)
+            self._timers[key] = self._loop.call_at(at_ms / 1000.0, self._due, key, Rung(due, at_ms))
 
     def release(self) -> None:
         """Free everything, the slot last. Idempotent."""
@@ -86,6 +95,6 @@ class Holdings:
                 stack.callback(timer.cancel)
             self._timers.clear()
 
-    def _due(self, key: tuple[type[Due], str], due: Due) -> None:
+    def _due(self, key: tuple[type[Due], str], rung: Rung) -> None:
         self._timers.pop(key, None)
-        self._ring(due)
+        self._ring(rung)

@@ -12,6 +12,9 @@ import math
 
 import msgspec
 
+EARLY_S = 0.001
+"""How much early an alarm may ring (clocks are coarse) and a lease still counts as over."""
+
 
 class Lapse(enum.Enum):
     """Why a session has lapsed; the value is told in ``session.expired``."""
@@ -61,4 +64,4 @@ def end_of(lease: Lease, terms: LeaseTerms) -> tuple[float, Lapse]:
 def lapsed(lease: Lease, terms: LeaseTerms, now: float) -> Lapse | None:
     """Why the lease has ended by ``now``; ``None`` while it runs."""
     at, why = end_of(lease, terms)
-    return why if at <= now else None
+    return why if at <= now + EARLY_S else None

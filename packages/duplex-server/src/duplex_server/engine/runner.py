@@ -21,6 +21,7 @@ from duplex_core.commands import (
     InputAudioBufferClear,
     InputAudioBufferCommit,
     InputCancel,
+    PlaybackAck,
     SessionClose,
     SessionEventAck,
     SessionUpdate,
@@ -50,7 +51,7 @@ from duplex_core.stages import Lane, StageFailed, StageOutput, StageReply
 from duplex_server.detectors import Detectors, UnjudgedAudio
 from duplex_server.engine.attachment import Attachments
 from duplex_server.engine.hearing import Hearing
-from duplex_server.engine.holdings import Holdings
+from duplex_server.engine.holdings import Due, Holdings, Rung
 from duplex_server.engine.journal import Journal
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.listening import Listening
@@ -81,7 +82,7 @@ class Draining(msgspec.Struct, frozen=True):
     """The server will stop: end as soon as no answer is being made."""
 
 
-Own = StageReply | SpeechFrames | EndOfTurnVerdict | TimerFired | Deadline | CloseRequested | Draining | LeaseOver
+Own = StageReply | SpeechFrames | EndOfTurnVerdict | Rung | CloseRequested | Draining | LeaseOver
 """What the engine itself puts into a mailbox."""
 Entry = Command | Own | SlotReleased | _Opening
 
@@ -243,9 +244,9 @@ class SessionRunner:
                 self._judge_lease(now_ms)
             case StageOutput() | StageFailed():
                 self._replied(entry, now_ms)
-            case Deadline():
-                self._exchange.wake(entry.key, now_ms)
-            case TimerFired() | SpeechFrames() | EndOfTurnVerdict() | CloseRequested() | SlotReleased():
+            case Rung(due=due, at_ms=at_ms):
+                self._rang(due, max(now_ms, at_ms))
+            case SpeechFrames() | EndOfTurnVerdict() | CloseRequested() | SlotReleased():
                 self._exchange.take(entry, now_ms)
             case _:
                 self._command(entry, now_ms)
@@ -254,6 +255,13 @@ class SessionRunner:
             self._exchange.take(CloseRequested(reason=CloseReason.SHUTDOWN, error=info), now_ms)
         if self._holdings.released and not self._machine.closed:
             self._exchange.take(SlotReleased(), now_ms)
+
+    def _rang(self, due: Due, now_ms: float) -> None:
+        """A timer is due, by ``now_ms`` at the earliest: one that rang early is not set once more for what little is left."""
+        if isinstance(due, Deadline):
+            self._exchange.wake(due.key, now_ms)
+        else:
+            self._exchange.take(due, now_ms)
 
     def _judge_lease(self, now_ms: float) -> None:
         """End the session if its lease is over still: the client may have come back since the reaper looked."""
@@ -280,6 +288,13 @@ class SessionRunner:
             return  # all of it waits in the resampler for what comes next
         if isinstance(heard, _ENDS_INPUT) and (tail := self._hearing.flush()):
             self._exchange.take(InputAudioBufferAppend(audio=tail), now_ms)
+        if isinstance(heard, PlaybackAck) and not self._machine.sounds(heard.response_id, heard.item_id):
+            named = heard.response_id or heard.item_id or "any answer"
+            log.info(
+                "session %s: an acknowledgement of %s, which does not sound any more, is ignored",
+                self.session_id,
+                named,
+            )
         self._exchange.take(heard, now_ms)
 
     def _replied(self, reply: StageReply, now_ms: float) -> None:
