@@ -150,8 +150,25 @@ async def test_a_token_works_once_and_a_wrong_one_changes_nothing() -> None:
         second = await first.resume(engine)
         await second.until(SessionResumed)
         assert second.token != token
+        await second.handle.submit(SessionHeartbeat())
+        await second.until(SessionHeartbeatAck)
         assert await refused(engine.resume_session(session_id, token, 1)) is ErrorCode.SESSION_NOT_FOUND
         await (await second.resume(engine)).until(SessionResumed)
+
+
+@in_virtual_time
+async def test_an_answer_to_a_resume_that_got_lost_costs_nobody_the_session() -> None:
+    async with talking() as engine:
+        first = await opened(engine)
+        session_id, token = first.handle.session_id, first.token
+        await engine.resume_session(session_id, token, 1)
+        await engine.resume_session(session_id, token, 1)
+        third = Listener(await engine.resume_session(session_id, token, 1))
+        await third.until(SessionResumed)
+        assert third.token != token
+        await third.handle.submit(SessionHeartbeat())
+        await third.until(SessionHeartbeatAck)
+        assert await refused(engine.resume_session(session_id, token, 1)) is ErrorCode.SESSION_NOT_FOUND
 
 
 @in_virtual_time

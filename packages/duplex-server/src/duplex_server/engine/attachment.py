@@ -117,6 +117,7 @@ class Attachments:
         self._outbox = outbox
         self._view = view
         self._hash = b""
+        self._spent: bytes | None = None
         self._generation = 0
         self.current: Attachment | None = None
 
@@ -130,14 +131,17 @@ class Attachments:
         """Give the session to the holder of ``token``, in one step; the earlier attachment is told and ends.
 
         Args:
-            token: the one that was told last; it is spent.
+            token: the one that was told last; it is spent. So that a line which breaks before ``session.resumed`` has arrived
+                costs nobody the session, it opens the session again until the new attachment has spoken.
             last_seq: number of the last event that the client has.
 
         Raises:
             DuplexError: the token is wrong, or no such event was ever sent; nothing has changed then.
         """
         journal = self._outbox.journal
-        if not secrets.compare_digest(_hashed(token), self._hash):
+        given = _hashed(token)
+        again = self._spent is not None and secrets.compare_digest(given, self._spent)
+        if not secrets.compare_digest(given, self._hash) and not again:
             raise not_found()
         if last_seq > journal.last_seq:
             message = (
@@ -154,8 +158,12 @@ class Attachments:
                 session_id=self._session_id, last_server_event_seq=last_seq, first_available_seq=journal.first_seq
             )
             told.append(_about_socket(gap, journal.first_seq - 1))
-        self._hash = _hashed(fresh)
+        self._hash, self._spent = _hashed(fresh), given
         return self._swap(Attachment(self._outbox, generation, reached=last_seq, first=(*told, *missed)))
+
+    def confirm(self) -> None:
+        """Who has the session has spoken, and so has its own token: the one that it came with is good for nothing any more."""
+        self._spent = None
 
     def detach(self, attachment: Attachment) -> bool:
         """``attachment`` lets go of the session, if it has it; whether it had."""

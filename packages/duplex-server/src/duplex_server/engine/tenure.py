@@ -63,6 +63,7 @@ class Tenure:
     def heard(self) -> None:
         """The client has said something."""
         self._heard_at = self._now()
+        self._attachments.confirm()
 
     def attach(self) -> Attachment:
         """Give the session to who opened it."""
