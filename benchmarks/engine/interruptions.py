@@ -13,11 +13,13 @@ from collections.abc import Sequence
 import msgspec
 
 from benchmarks.engine.child import running
-from benchmarks.engine.rounds import SPEECH_S, WARM_S, Crowd, Setup, crowd, quantile
+from benchmarks.engine.rounds import PERIOD, PIECE_S, WARM_S, Setup, crowd, quantile
 from benchmarks.engine.talker import Talker
 
 CANCEL = b'{"type":"response.cancel"}'
 CLEARED = "output_audio_buffer.cleared"
+GROUPS = 5
+"""Groups that speak one after the other, so that there are some two hundred interruptions a second and not a thousand."""
 EVERY_S = 4.0
 """From one interruption of a session to its next; by then the model speaks again."""
 
@@ -74,32 +76,25 @@ async def _cancel(talkers: Sequence[Talker]) -> list[float]:
 async def by_speech(sessions: int, *, times: int, core: int) -> Interruptions:
     """Every session's user speaks over the answer until the detector has heard enough.
 
-    All hear the same samples in the same pieces, so that the same piece decides in each. It is the earliest after which any
-    session stopped: none can know before.
+    All send the same samples in the same pieces, so that the same piece of the speech decides in each. It is the earliest
+    after which any session stopped: none can know before.
     """
     stops: list[Stop] = []
     stale = 0
     async with running("engine", core=core) as child, crowd(child, Setup.VAD, sessions, None) as everybody:
         await asyncio.sleep(WARM_S)
         for _ in range(times):
-            began = time.perf_counter()
-            pieces = await _speak(everybody)
-            await asyncio.sleep(began + EVERY_S - time.perf_counter())
-            decides = min((_pieces_before(talker) for talker in everybody.talkers if _cleared(talker)), default=0)
             for talker in everybody.talkers:
-                stop, late = _stop(talker, talker.sent_appends[decides]) if decides < pieces else (None, 0)
+                talker.forget()
+            begins = everybody.speak(GROUPS)
+            await asyncio.sleep((GROUPS + 1) * PERIOD * PIECE_S + EVERY_S)
+            pairs = list(zip(everybody.talkers, begins, strict=True))
+            decides = min((_pieces_before(talker) - begin for talker, begin in pairs if _cleared(talker)), default=0)
+            for talker, begin in pairs:
+                stop, late = _stop(talker, talker.sent_appends[begin + decides])
                 stops += [stop] if stop is not None else []
                 stale += late
     return _summary("the server's detector", sessions, sessions * times, stops, stale)
-
-
-async def _speak(everybody: Crowd) -> int:
-    """Let all begin to speak with their next append, and note from there on; how many appends are speech."""
-    for talker in everybody.talkers:
-        talker.forget()
-    everybody.speak()
-    await asyncio.sleep(SPEECH_S)
-    return min(len(talker.sent_appends) for talker in everybody.talkers)
 
 
 def _cleared(talker: Talker) -> list[float]:
@@ -107,9 +102,9 @@ def _cleared(talker: Talker) -> list[float]:
 
 
 def _pieces_before(talker: Talker) -> int:
-    """Index of the last append before the session's answer was over."""
+    """Number of the last append before the session's answer was over."""
     over_at = _cleared(talker)[0]
-    return max(index for index, at in enumerate(talker.sent_appends) if at < over_at)
+    return max(number for number, at in enumerate(talker.sent_appends) if at < over_at)
 
 
 def _stop(talker: Talker, decided_at: float) -> tuple[Stop | None, int]:

@@ -27,6 +27,8 @@ HEARTBEAT_EVERY = 10
 WARM_S = 1.5
 SPEECH_S = 1.5
 """How long a client speaks when it interrupts: longer than any acknowledgement."""
+PERIOD = 8
+"""Appends after which everything repeats: the quiet room, and where the detector's frames lie in an append."""
 CONNECTING = 20
 """Clients that connect at the same time."""
 LAG_SHARE = 0.98
@@ -87,7 +89,7 @@ def update_text(setup: Setup) -> bytes:
     return json.dumps({"type": "session.update", "session": {"type": "realtime", "audio": audio}}).encode()
 
 
-QUIET = [append_text(piece) for piece in pieces(hiss(CLIENT_HZ, 1.0), CLIENT_HZ)]
+QUIET = [append_text(piece) for piece in pieces(hiss(CLIENT_HZ, PERIOD * PIECE_S), CLIENT_HZ)]
 SPOKEN = [append_text(piece) for piece in pieces(babble(CLIENT_HZ, SPEECH_S), CLIENT_HZ)]
 
 
@@ -99,7 +101,7 @@ class Crowd:
         self.talkers = talkers
         self._loop = asyncio.get_running_loop()
         self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._spoken: dict[int, int] = {}
+        self._speech: list[int] = []
 
     def start(self) -> None:
         """Begin to send, each client at its phase of the 100 ms."""
@@ -113,20 +115,23 @@ class Crowd:
         for timer in self._timers.values():
             timer.cancel()
 
-    def speak(self) -> None:
-        """Each client speaks from its next append on, for :data:`SPEECH_S`."""
-        self._spoken = dict.fromkeys(range(len(self.talkers)), 0)
+    def speak(self, groups: int) -> Sequence[int]:
+        """Have each client speak for :data:`SPEECH_S`, one group of them a period after the other.
+
+        What a client sends before its speech, and so what the detector makes of it, is the same in each.
+
+        Returns:
+            The number of each client's append with which its speech begins.
+        """
+        begin = (max(len(talker.sent_appends) for talker in self.talkers) // PERIOD + 1) * PERIOD
+        self._speech = [begin + PERIOD * (index % groups) for index in range(len(self.talkers))]
+        return self._speech
 
     def _send(self, index: int, count: int, at: float) -> None:
         self._timers[index] = self._loop.call_at(at + PIECE_S, self._send, index, count + 1, at + PIECE_S)
-        talker, spoken = self.talkers[index], self._spoken.get(index)
-        if spoken is None:
-            talker.append(QUIET[count % len(QUIET)])
-        else:
-            talker.append(SPOKEN[spoken])
-            self._spoken[index] = spoken + 1
-            if spoken + 1 == len(SPOKEN):
-                del self._spoken[index]
+        talker = self.talkers[index]
+        spoken = count - self._speech[index] if self._speech else -1
+        talker.append(SPOKEN[spoken] if 0 <= spoken < len(SPOKEN) else QUIET[count % PERIOD])
         if (count + index) % HEARTBEAT_EVERY == 0:
             talker.heartbeat()
 

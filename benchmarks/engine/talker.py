@@ -67,8 +67,8 @@ class Talker(asyncio.Protocol):
         return await future
 
     def forget(self) -> None:
-        """Begin to note anew."""
-        for noted in (self.sent_appends, self.sent_heartbeats, self.audio_at, self.ack_at, self.events):
+        """Begin to note anew; when appends went out is kept, by their number."""
+        for noted in (self.sent_heartbeats, self.audio_at, self.ack_at, self.events):
             noted.clear()
 
     def close(self) -> None:
