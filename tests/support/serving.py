@@ -11,18 +11,20 @@ import base64
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import websockets
 from websockets.asyncio.client import ClientConnection
 
+from duplex_core.authentication import Authenticator
 from duplex_core.hookspecs import hookimpl
 from duplex_core.plugins import PluginHost, load_plugins
 from duplex_core.spec import ModelSpec
 from duplex_core.testing.echo import ECHO
 from duplex_server import builtins
 from duplex_server.engine.omni import DuplexOmni, EngineSettings
+from duplex_server.engine.served import prepare
 from duplex_server.serving.app import create_app
 from duplex_server.serving.server import Server, listen
 
@@ -118,20 +120,29 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def engine_of(
-    spec: ModelSpec = PARROT, *, extra: tuple[object, ...] = (), **settings: Any
+    spec: ModelSpec = PARROT, *, extra: tuple[object, ...] = (), aliases: tuple[str, ...] = (), **settings: Any
 ) -> AsyncIterator[DuplexOmni]:
     chosen = EngineSettings(**{"detector": "energy", **settings})
     plugins = plugins_with(spec, extra=extra)
-    async with DuplexOmni.start(spec.id, plugins=plugins, settings=chosen) as engine:
+    model = prepare(plugins, spec.id, lambda kind: kind(), aliases=aliases)
+    async with DuplexOmni.start(model, plugins=plugins, settings=chosen) as engine:
         yield engine
 
 
 @contextlib.asynccontextmanager
-async def serving(spec: ModelSpec = PARROT, *, key: str | None = None, **settings: Any) -> AsyncIterator[Served]:
+async def serving(
+    spec: ModelSpec = PARROT,
+    *,
+    key: str | None = None,
+    authenticator: Authenticator | None = None,
+    allow_origins: Sequence[str] = (),
+    **settings: Any,
+) -> AsyncIterator[Served]:
     async with engine_of(spec, **settings) as engine:
         ready = asyncio.Event()
+        app = create_app(engine, api_key=key, authenticator=authenticator, allow_origins=allow_origins)
         with listen("127.0.0.1", 0) as listener:
-            server = Server(create_app(engine, api_key=key), ready.set)
+            server = Server(app, ready.set)
             task = asyncio.create_task(server.serve([listener]))
             try:
                 await ready.wait()

@@ -7,6 +7,7 @@ request and answer. Mounted by :mod:`duplex_server.serving.app`; asked by :mod:`
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -34,6 +35,8 @@ MAX_TOTAL_BYTES = 64 * 1024 * 1024
 RESUME_S = 24 * 3600.0
 """How long after its end a secret still lets its client take up a session, for which it needs that session's token too."""
 
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
+
 
 class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a secret ends: so many seconds after it was made."""
@@ -46,7 +49,7 @@ class ClientSecretRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """The body of the request; ``session`` is read as ``session.update`` would read it."""
 
     expires_after: ExpiresAfter | None = None
-    session: msgspec.Raw | None = None
+    session: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,16 +129,19 @@ def _read(body: bytes) -> ClientSecretRequest:
     try:
         return msgspec.json.decode(body or b"{}", type=ClientSecretRequest)
     except msgspec.ValidationError as exc:
-        what, _, path = str(exc).partition(" - at `$")
-        param = path.strip("`.") or None
-        raise refuse(ErrorCode.INVALID_VALUE, f"{param or 'the request'}: {what}", param=param) from None
+        what, _, place = str(exc).partition(" - at `$")
+        path = place.strip("`.")
+        if (unknown := _UNKNOWN_FIELD.fullmatch(what)) is not None:
+            param = ".".join(filter(None, (path, unknown["field"])))
+            raise refuse(ErrorCode.UNKNOWN_PARAMETER, f"{param} is not a field of this request", param=param) from None
+        raise refuse(ErrorCode.INVALID_VALUE, f"{path or 'the request'}: {what}", param=path or None) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise refuse(ErrorCode.INVALID_JSON, f"the body is not valid JSON: {exc}") from None
 
 
-def _session_of(raw: msgspec.Raw | None) -> SessionPatch | None:
+def _session_of(raw: msgspec.Raw) -> SessionPatch | None:
     """The session object, in any spelling that ``session.update`` takes."""
-    if raw is None or bytes(raw) == b"null":
+    if bytes(raw) == b"null":
         return None
     try:
         command = decode_command(b'{"type":"session.update","session":' + bytes(raw) + b"}")
