@@ -13,7 +13,7 @@ from duplex_core.config import SessionConfig
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import CloseReason
 from duplex_core.machine.exchange import Action, Exchange
-from duplex_core.machine.io import CloseRequested, ReleaseSlot, SlotReleased
+from duplex_core.machine.io import AbortOutput, CloseRequested, ReleaseSlot, SlotReleased
 from duplex_core.machine.output import ModelFault
 from duplex_core.machine.session import SessionMachine
 from duplex_core.stages import Lane, StageRequest
@@ -98,5 +98,27 @@ def test_a_model_whose_answer_was_a_fault_is_told_nothing_more() -> None:
     exchange.take(CloseRequested(reason=CloseReason.ERROR, error=error(ErrorCode.INTERNAL_ERROR, "failed")), 1.0)
     exchange.take(SlotReleased(), 2.0)
     assert len(model.heard) == heard
+    assert kinds(done)[-1] == "SessionClosed"
+    assert kinds(done).count("ResponseDone") == 1
+
+
+def test_what_was_told_stays_told_when_something_outside_fails() -> None:
+    """A stage that will not let go costs the session, and no response its end."""
+    machine = SessionMachine(session_id="sess_1", config=SessionConfig(model="m"), capabilities=Capabilities())
+    done: list[Action] = []
+
+    def perform(action: Action) -> None:
+        if isinstance(action, AbortOutput):
+            raise OSError("the stage does not let go")
+        done.append(action)
+
+    exchange = Exchange(machine, Model(lambda event: ()), perform)
+    exchange.open(0.0)
+    exchange.take(c.ResponseCreate(), 0.0)
+    with pytest.raises(OSError, match="does not let go"):
+        exchange.take(c.ResponseCancel(), 1.0)
+    assert kinds(done)[-3:] == ["OutputBufferCleared", "ResponseDone", "RateLimitsUpdated"]
+    exchange.take(CloseRequested(reason=CloseReason.ERROR, error=error(ErrorCode.INTERNAL_ERROR, "failed")), 2.0)
+    exchange.take(SlotReleased(), 3.0)
     assert kinds(done)[-1] == "SessionClosed"
     assert kinds(done).count("ResponseDone") == 1

@@ -21,6 +21,7 @@ from duplex_core.fence import Fence
 from duplex_core.machine.io import (
     AbortOutput,
     Detect,
+    Effect,
     JudgeEndOfTurn,
     MachineInput,
     ReleaseSlot,
@@ -175,7 +176,14 @@ class Exchange:
         self._perform(submit)
 
     def _carry_out(self, step: Step) -> None:
-        for effect in step.effects:
+        try:
+            self._carry_out_effects(step.effects)
+        finally:  # what the machine has told stays told, also when something outside failed: a response has its end
+            for event in step.events:
+                self._perform(event)
+
+    def _carry_out_effects(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
             if isinstance(effect, Tell):
                 self._told.append(effect.event)
                 continue
@@ -187,8 +195,6 @@ class Exchange:
             elif isinstance(effect, ReleaseSlot):
                 self._release()
             self._perform(effect)
-        for event in step.events:
-            self._perform(event)
 
     def _forget(self, *lanes: Lane) -> None:
         self._requests = {key: request for key, request in self._requests.items() if request.lane not in lanes}

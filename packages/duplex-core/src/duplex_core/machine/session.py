@@ -118,6 +118,10 @@ class SessionMachine:
         """The conversation as a model would be told it now: answers only as far as they were heard."""
         return self._output.sounding.heard_history()
 
+    def sounds(self, response_id: str | None, item_id: str | None) -> bool:
+        """Whether the answer named, or any when none is, may still be acknowledged as heard: it was not superseded."""
+        return self._core.playback.find(response_id, item_id) is not None
+
     def attach(self, generation: int) -> SessionView:
         """The session belongs to its attachment number ``generation`` from here on; it as that attachment sees it.
 

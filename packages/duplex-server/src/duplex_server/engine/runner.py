@@ -335,10 +335,10 @@ class SessionRunner:
                 self._holdings.listening.judge(action)
             case AbortOutput(fence=fence):
                 self._speaking.reset()
-                self._holdings.abort_lane(Lane.OUTPUT)
+                self._metrics.purged.inc(self.outbox.purge(fence.epoch))
                 if self._machine.lanes.life is Life.OPEN:
                     self._metrics.interruptions.inc()
-                self._metrics.purged.inc(self.outbox.purge(fence.epoch))
+                self._holdings.abort_lane(Lane.OUTPUT)
             case ReleaseSlot():
                 self._holdings.release()
             case _:

@@ -62,11 +62,11 @@ async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
         return
     if handle is None:
         return
-    hung_up = False
+    over = False
     try:
-        hung_up = await _converse(websocket, handle)
+        over = await _converse(websocket, handle, fresh=not resuming)
     finally:
-        if hung_up:
+        if over:
             handle.close(CloseReason.DISCONNECTED)
         else:
             handle.detach()
@@ -131,10 +131,15 @@ async def _refuse(websocket: WebSocket, info: ErrorInfo) -> None:
         await websocket.close(code, info.code.value)
 
 
-async def _converse(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
-    """Move events and commands until the client is gone or has got its last event; whether it has hung up."""
+async def _converse(websocket: WebSocket, handle: DuplexSessionHandle, *, fresh: bool) -> bool:
+    """Move events and commands until the client is gone or has got its last event; whether nobody will come back.
+
+    That is so when the client has hung up, and when it was gone before the token of its ``fresh`` session could be told to it:
+    the slot is not to be held for anybody then.
+    """
+    told = asyncio.Event()
     reader = asyncio.create_task(_read(websocket, handle), name=f"{handle.session_id} reader")
-    writer = asyncio.create_task(_write(websocket, handle), name=f"{handle.session_id} writer")
+    writer = asyncio.create_task(_write(websocket, handle, told), name=f"{handle.session_id} writer")
     ended = asyncio.create_task(handle.wait_ended(), name=f"{handle.session_id} end")
     tasks = (reader, writer, ended)
     try:
@@ -147,7 +152,7 @@ async def _converse(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
                     await websocket.close(_CLOSE_NORMAL, None if handle.attached else "session_replaced")
             else:  # the client is gone; how it went is the last thing that can be read
                 await asyncio.wait((reader,), timeout=LINGER_S)
-        return reader.done() and await reader
+        return (fresh and not told.is_set()) or (reader.done() and await reader)
     finally:
         for task in tasks:
             task.cancel()
@@ -187,11 +192,15 @@ def _is_hang_up(message: Message) -> bool:
     return code == _CLOSE_NORMAL or (code == _CLOSED_WITHOUT_CODE and message.get("reason") is not None)
 
 
-async def _write(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
-    """Send what the session tells; whether the client has got all of it, ``session.closed`` or ``session.replaced`` last."""
+async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asyncio.Event) -> bool:
+    """Send what the session tells; whether the client has got all of it, ``session.closed`` or ``session.replaced`` last.
+
+    ``told`` is set when the first event is out.
+    """
     try:
         async for event in handle.events():
             await websocket.send_text(encode_event(event, event_id=event.event_id, seq=event.server_event_seq))
+            told.set()
     except WebSocketDisconnect:
         return False
     return True
