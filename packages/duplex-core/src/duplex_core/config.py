@@ -68,23 +68,39 @@ class OverlapMode(enum.Enum):
 
 
 BACKCHANNELS = (
+    "absolutely",
+    "agreed",
     "ah",
     "aha",
-    "alright",
     "all right",
+    "alright",
+    "amazing",
+    "awesome",
     "cool",
+    "definitely",
+    "eh",
+    "er",
     "exactly",
+    "fair enough",
     "fine",
+    "go ahead",
     "go on",
     "good",
     "got it",
+    "gotcha",
     "great",
+    "ha",
     "hm",
     "hmm",
     "huh",
+    "hum",
+    "i know",
     "i see",
+    "i understand",
     "indeed",
     "interesting",
+    "lovely",
+    "makes sense",
     "mhm",
     "mm",
     "mmm",
@@ -93,13 +109,22 @@ BACKCHANNELS = (
     "oh",
     "ok",
     "okay",
+    "ooh",
+    "perfect",
     "really",
     "right",
+    "so",
     "sure",
+    "that makes sense",
     "that's right",
+    "that's true",
     "true",
     "uh",
     "um",
+    "understood",
+    "very good",
+    "well",
+    "wonderful",
     "wow",
     "ya",
     "yeah",
@@ -107,23 +132,71 @@ BACKCHANNELS = (
     "yes",
     "yup",
 )
-"""English words and phrases with which a listener says no more than "go on"."""
+"""English words and phrases with which a listener says no more than "go on", and sounds with which a speaker only begins."""
+
+INTERRUPTIONS = (
+    "actually",
+    "again",
+    "back",
+    "be quiet",
+    "but",
+    "cancel",
+    "don't",
+    "enough",
+    "excuse me",
+    "hang on",
+    "hello",
+    "help",
+    "hey",
+    "hi",
+    "hold",
+    "how",
+    "listen",
+    "look",
+    "never mind",
+    "next",
+    "no",
+    "nope",
+    "not",
+    "pardon",
+    "pause",
+    "please",
+    "quiet",
+    "shut",
+    "skip",
+    "sorry",
+    "stop",
+    "thanks",
+    "wait",
+    "what",
+    "what's",
+    "when",
+    "where",
+    "which",
+    "who",
+    "who's",
+    "why",
+)
+"""English words and phrases that interrupt however short the speech is."""
 
 
 class OverlapSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How speech over the assistant's speech is judged (duplex extension ``session.overlap``).
 
-    Speech shorter than ``noise_ms`` is noise. Without words, up to ``short_ms`` is an acknowledgement once it has ended, and
-    more than ``long_ms`` an interruption at once. ``backchannels`` are the words that acknowledge; more than
-    ``longest_backchannel_ms`` of them interrupt all the same.
+    Speech shorter than ``noise_ms`` is noise. Without words, up to ``short_ms`` is an acknowledgement once it has been silent
+    for ``settle_ms``, and more than ``long_ms`` an interruption at once. ``backchannels`` are the words that acknowledge; more
+    than ``longest_backchannel_ms`` of them interrupt all the same. ``interruptions`` are the words that interrupt even in
+    speech of up to ``short_ms``, in which one or two other words pass for a misheard acknowledgement.
     """
 
     mode: OverlapMode = OverlapMode.JUDGE
     noise_ms: int = 160
-    short_ms: int = 500
+    short_ms: int = 640
     long_ms: int = 900
+    settle_ms: int = 250
     longest_backchannel_ms: int = 1800
     backchannels: tuple[str, ...] = BACKCHANNELS
+    interruptions: tuple[str, ...] = INTERRUPTIONS
 
 
 class Transcription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -107,8 +107,10 @@ class OverlapPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     noise_ms: int | UnsetType = UNSET
     short_ms: int | UnsetType = UNSET
     long_ms: int | UnsetType = UNSET
+    settle_ms: int | UnsetType = UNSET
     longest_backchannel_ms: int | UnsetType = UNSET
     backchannels: tuple[str, ...] | UnsetType = UNSET
+    interruptions: tuple[str, ...] | UnsetType = UNSET
 
 
 class SessionPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

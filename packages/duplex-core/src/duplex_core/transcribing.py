@@ -22,8 +22,13 @@ from duplex_core.stages import StageSpec
 
 FIRST_PARTIAL_MS = 640.0
 """Speech that must be there before the first partial transcript."""
+EARLY_MS = 1500.0
+"""As long as an utterance is shorter, partial transcripts come often: they are cheap, and speech over an answer is judged by
+them."""
+EARLY_EVERY_MS = 240.0
+"""New speech between two partial transcripts at the beginning of an utterance."""
 PARTIAL_EVERY_MS = 560.0
-"""New speech between two partial transcripts; more for a long utterance, whose recognition takes longer."""
+"""New speech between two partial transcripts later on; more for a long utterance, whose recognition takes longer."""
 SHARE = 0.15
 """A partial transcript waits for at least this share of the utterance to be new, so that re-decoding stays linear."""
 PAUSE_TAIL_MS = 64.0
@@ -64,7 +69,7 @@ class Recognized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def partial_due(spoken_ms: float, recognized_ms: float, *, busy: bool) -> bool:
-    """Whether to recognise the utterance so far. Recognition re-decodes all of it, so it is done seldom while it grows.
+    """Whether to recognise the utterance so far. Recognition re-decodes all of it, so it is done more seldom as it grows.
 
     Args:
         spoken_ms: how much has been heard of it.
@@ -73,7 +78,8 @@ def partial_due(spoken_ms: float, recognized_ms: float, *, busy: bool) -> bool:
     """
     if busy or spoken_ms < FIRST_PARTIAL_MS:
         return False
-    return spoken_ms - recognized_ms >= max(PARTIAL_EVERY_MS, SHARE * spoken_ms)
+    least_ms = EARLY_EVERY_MS if spoken_ms < EARLY_MS else max(PARTIAL_EVERY_MS, SHARE * spoken_ms)
+    return spoken_ms - recognized_ms >= least_ms
 
 
 class Utterance(msgspec.Struct, kw_only=True):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from duplex_core import commands as c
 from duplex_core import model as m
-from duplex_core.config import BACKCHANNELS, OverlapMode, OverlapSettings, ServerVad, Transcription
+from duplex_core.config import BACKCHANNELS, INTERRUPTIONS, OverlapMode, OverlapSettings, ServerVad, Transcription
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import (
     InputCommitted,
@@ -23,7 +23,7 @@ from duplex_core.events import (
     TurnEvent,
     TurnEventKind,
 )
-from duplex_core.machine.overlap import OverlapView, judge, only_acknowledges, words_of
+from duplex_core.machine.overlap import OverlapView, contains, judge, only_acknowledges, words_of
 from duplex_core.patch import OverlapPatch, SessionPatch
 from tests.support.machines import Bench
 
@@ -32,39 +32,69 @@ SETTINGS = OverlapSettings()
 VAD = ServerVad(silence_duration_ms=500, prefix_padding_ms=300)
 
 
+SPEAKING, PAUSED, SETTLED = 0.0, 96.0, 256.0
+
+
 @pytest.mark.parametrize(
-    ("spoken_ms", "transcript", "silent", "verdict"),
+    ("spoken_ms", "silent_ms", "transcript", "whole", "verdict"),
     [
-        (96, None, False, None),
-        (96, None, True, NOISE),
-        (400, "", True, NOISE),
-        (400, "", False, None),
-        (400, None, True, None),
-        (932, None, False, INTERRUPTION),
-        (400, "Yeah", False, None),
-        (400, "Yeah", True, BACKCHANNEL),
-        (900, "Uh-huh, right, I see.", True, BACKCHANNEL),
-        (2000, "yeah yeah yeah yeah yeah", False, INTERRUPTION),
-        (300, "Stop", False, None),
-        (300, "Stop", True, INTERRUPTION),
-        (600, "Stop", False, INTERRUPTION),
-        (300, "Stop it", False, INTERRUPTION),
-        (300, "Yeah but", False, INTERRUPTION),
-        (300, "Right, wait.", True, INTERRUPTION),
+        # nothing is known of the words
+        (96, SPEAKING, None, False, None),
+        (96, PAUSED, None, False, NOISE),
+        (640, SPEAKING, None, False, None),
+        (672, SPEAKING, None, False, INTERRUPTION),
+        (400, PAUSED, None, False, None),
+        (400, SETTLED, None, False, BACKCHANNEL),
+        # there are none
+        (672, SPEAKING, "", False, None),
+        (928, SPEAKING, "", False, INTERRUPTION),
+        (400, PAUSED, "", False, None),
+        (400, PAUSED, "", True, NOISE),
+        (400, SETTLED, "", False, NOISE),
+        (700, PAUSED, "", True, INTERRUPTION),
+        # acknowledgements, and words that are none
+        (400, SPEAKING, "Yeah", False, None),
+        (400, PAUSED, "Yeah", False, None),
+        (400, PAUSED, "Yeah", True, BACKCHANNEL),
+        (400, SETTLED, "Yeah", False, BACKCHANNEL),
+        (900, PAUSED, "Uh-huh, right, I see.", True, BACKCHANNEL),
+        (700, PAUSED, "Wow. Wow. Wow. W", True, BACKCHANNEL),
+        (2000, SPEAKING, "yeah yeah yeah yeah yeah", False, INTERRUPTION),
+        (300, SPEAKING, "Stop", False, None),
+        (300, PAUSED, "Stop", False, None),
+        (300, PAUSED, "Stop", True, INTERRUPTION),
+        (300, PAUSED, "Hold on", True, INTERRUPTION),
+        (300, PAUSED, "Right, wait.", True, INTERRUPTION),
+        (300, PAUSED, "Thought it.", True, BACKCHANNEL),
+        (700, PAUSED, "Thought it.", True, INTERRUPTION),
+        (300, PAUSED, "Thought it was.", True, INTERRUPTION),
+        (600, SPEAKING, "Say it louder", False, None),
+        (672, SPEAKING, "Say it louder", False, INTERRUPTION),
+        (672, SPEAKING, "Say, say, say", False, None),
+        (928, SPEAKING, "Say, say, say", False, INTERRUPTION),
     ],
 )
-def test_the_rule(spoken_ms: float, transcript: str | None, silent: bool, verdict: OverlapVerdict | None) -> None:
-    view = OverlapView(spoken_ms=spoken_ms, transcript=transcript, paused=silent, ended=False)
+def test_the_rule(
+    spoken_ms: float, silent_ms: float, transcript: str | None, whole: bool, verdict: OverlapVerdict | None
+) -> None:
+    view = OverlapView(spoken_ms=spoken_ms, silent_ms=silent_ms, transcript=transcript, whole=whole, ended=False)
     assert judge(view, SETTINGS) is verdict
 
 
 @given(
     st.floats(0, 20_000),
     st.one_of(st.none(), st.text(max_size=30), st.lists(st.sampled_from(BACKCHANNELS)).map(" ".join)),
+    st.booleans(),
 )
-def test_speech_that_has_ended_is_always_judged(spoken_ms: float, transcript: str | None) -> None:
-    view = OverlapView(spoken_ms=spoken_ms, transcript=transcript, paused=True, ended=True)
-    assert judge(view, SETTINGS) is not None
+def test_speech_that_has_ended_is_always_judged(spoken_ms: float, transcript: str | None, whole: bool) -> None:
+    for ended, silent_ms in ((True, 0.0), (False, SETTLED)):
+        view = OverlapView(spoken_ms=spoken_ms, silent_ms=silent_ms, transcript=transcript, whole=whole, ended=ended)
+        assert judge(view, SETTINGS) is not None
+
+
+def test_no_word_both_interrupts_and_acknowledges() -> None:
+    assert [phrase for phrase in INTERRUPTIONS if contains(words_of(phrase), INTERRUPTIONS)] == list(INTERRUPTIONS)
+    assert not [phrase for phrase in INTERRUPTIONS if only_acknowledges(words_of(phrase), BACKCHANNELS)]
 
 
 @given(st.lists(st.sampled_from(BACKCHANNELS), min_size=1, max_size=6))
@@ -131,6 +161,8 @@ def test_an_acknowledgement_is_talked_through() -> None:
     bench.do(m.UserTranscript(item_id=item_id, text="Yeah"))
     assert verdicts(bench) == []
     quiet(bench, 128)
+    assert verdicts(bench) == [], "these may not be all the words"
+    bench.do(m.UserTranscript(item_id=item_id, text="Yeah, right"))
     assert verdicts(bench) == [BACKCHANNEL]
     assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
     quiet(bench, 1000)
@@ -139,11 +171,33 @@ def test_an_acknowledgement_is_talked_through() -> None:
     assert [told.item_id for told in bench.told(m.SpeechDropped)] == [item_id]
 
 
+def test_words_that_were_known_before_a_pause_are_not_all_of_them() -> None:
+    """Only "Okay." was understood, and then "Okay, stop." was said."""
+    bench = answering()
+    user(bench, 700)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Okay."))
+    quiet(bench, 128)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Okay, stop."))
+    assert verdicts(bench) == [INTERRUPTION]
+
+
+def test_a_recogniser_that_adds_nothing_at_a_pause_is_not_waited_for_long() -> None:
+    bench = answering()
+    user(bench, 400)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Okay."))
+    quiet(bench, 224)
+    assert verdicts(bench) == []
+    quiet(bench, 64)
+    assert verdicts(bench) == [BACKCHANNEL]
+
+
 def test_words_interrupt_as_soon_as_they_are_known() -> None:
     bench = answering()
     epoch = bench.machine.fence.epoch
-    user(bench, 400)
+    user(bench, 640)
     bench.do(m.UserTranscript(item_id=pending(bench), text="Stop it"))
+    assert verdicts(bench) == []
+    user(bench, 32)
     assert verdicts(bench) == [INTERRUPTION]
     assert bench.machine.fence.epoch == epoch + 1
     assert count(bench, SpeechStarted) == 1
@@ -305,16 +359,16 @@ def test_words_at_the_very_end_of_an_answer_interrupt_nothing() -> None:
 
 def test_speech_that_could_not_be_recognised_is_judged_by_its_length() -> None:
     bench = answering()
-    user(bench, 640)
+    user(bench, 400)
     bench.do(m.TranscriptFailed(item_id=pending(bench), error=error(ErrorCode.ENGINE_ERROR, "the recogniser broke")))
     quiet(bench, 128)
     assert verdicts(bench) == [], "not noise: nobody knows what was said"
-    quiet(bench, 600)
-    assert verdicts(bench) == [INTERRUPTION]
+    quiet(bench, 160)
+    assert verdicts(bench) == [BACKCHANNEL]
 
 
 @pytest.mark.parametrize(
-    ("ms", "verdict"), [(96, NOISE), (400, BACKCHANNEL), (640, INTERRUPTION), (1200, INTERRUPTION)]
+    ("ms", "verdict"), [(96, NOISE), (400, BACKCHANNEL), (704, INTERRUPTION), (1200, INTERRUPTION)]
 )
 def test_without_any_words_length_decides_in_the_end(ms: float, verdict: OverlapVerdict) -> None:
     bench = answering()

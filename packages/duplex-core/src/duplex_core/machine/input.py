@@ -172,9 +172,11 @@ class InputSide:
         overlap = self._overlapping
         if overlap.question is None:
             return
-        paused = self._core.lanes.hearing is Hearing.PAUSED
-        transcript = self.recognition.so_far(_known(self.pending_id))
-        verdict = overlap.judge(self._ear.spoken_until_ms, transcript, paused=paused, ended=ended)
+        spoken_until_ms, paused = self._ear.spoken_until_ms, self._core.lanes.hearing is Hearing.PAUSED
+        silent_ms = self._ear.judged_ms - spoken_until_ms if paused else 0.0
+        verdict = overlap.judge(
+            spoken_until_ms, silent_ms, self.recognition.so_far(_known(self.pending_id)), ended=ended
+        )
         late = verdict is OverlapVerdict.BACKCHANNEL and not self._output.audible
         if late or overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
             self._take_turn()
@@ -206,6 +208,7 @@ class InputSide:
         core = self._core
         core.lanes.move(Hearing, Trigger.SILENCE)
         self._paused_ms = at_ms
+        self.recognition.paused()
         item_id, judged_ms = _known(self.pending_id), self._ear.judged_ms
         self._pausing.began(item_id, self._buffer.cut(max(self._start_ms, judged_ms - JUDGED_MS), judged_ms))
         remaining = max(0.0, vad.silence_duration_ms - (judged_ms - at_ms))

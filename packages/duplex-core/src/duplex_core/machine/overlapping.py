@@ -13,6 +13,7 @@ from duplex_core.events import OverlapDecision, OverlapVerdict, TurnEvent, TurnE
 from duplex_core.machine.core import Core
 from duplex_core.machine.output import OutputSide
 from duplex_core.machine.overlap import OverlapView, judge
+from duplex_core.machine.recognition import Understood
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +53,17 @@ class Overlapping:
         return self.question is not None and self.question.epoch != self._core.fence.epoch
 
     def judge(
-        self, spoken_until_ms: float, transcript: str | None, *, paused: bool, ended: bool
+        self, spoken_until_ms: float, silent_ms: float, words: Understood, *, ended: bool
     ) -> OverlapVerdict | None:
         """The verdict on the open question, if there can be one."""
         question = self.question
         assert question is not None
         view = OverlapView(
-            spoken_ms=spoken_until_ms - question.onset_ms, transcript=transcript, paused=paused, ended=ended
+            spoken_ms=spoken_until_ms - question.onset_ms,
+            silent_ms=silent_ms,
+            transcript=words.text,
+            whole=words.whole,
+            ended=ended,
         )
         return judge(view, self._core.config.overlap)
 

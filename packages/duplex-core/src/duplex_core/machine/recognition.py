@@ -17,6 +17,16 @@ from duplex_core.machine.transcript import TranscriptState, follow_transcript
 from duplex_core.model import TranscriptFailed, UserTranscript
 
 
+class Understood(msgspec.Struct, frozen=True, kw_only=True):
+    """What is understood of speech under way: ``None`` when nothing was tried yet or it failed, empty when there are no words.
+
+    ``whole`` says that it came after the speaker paused, so that it is of all that was said.
+    """
+
+    text: str | None
+    whole: bool
+
+
 class Recognition:
     """Transcripts of one session's input, by item."""
 
@@ -26,16 +36,22 @@ class Recognition:
         self._states: dict[str, TranscriptState] = {}
         self.hushed = False
         """While set, nothing is told of the speech under way: the client does not know of it yet."""
+        self._whole = False
 
     def final(self, item_id: str) -> str | None:
         """The whole transcript of an item, if it is known already."""
         state = self._states.get(item_id)
         return state.last if state is not None and state.final and state.error is None else None
 
-    def so_far(self, item_id: str) -> str | None:
-        """What is understood of an item or of speech under way; ``None`` when nothing was tried yet, or it failed."""
+    def so_far(self, item_id: str) -> Understood:
+        """What is understood of the speech under way."""
         state = self._states.get(item_id)
-        return state.last if state is not None and state.error is None else None
+        text = state.last if state is not None and state.error is None else None
+        return Understood(text=text, whole=self._whole)
+
+    def paused(self) -> None:
+        """The speaker fell silent: what was understood so far may lack the end."""
+        self._whole = False
 
     def heard(self, decision: UserTranscript, pending_id: str | None) -> None:
         """More was understood of an item, or of the speech that will be the item ``pending_id``."""
@@ -45,6 +61,7 @@ class Recognition:
         entry = self._entry(item_id)
         if state.final or (entry is None and item_id != pending_id):
             return
+        self._whole = self._whole or item_id == pending_id
         if self.hushed and item_id == pending_id:
             self._states[item_id] = msgspec.structs.replace(state, last=decision.text, final=decision.final)
             return
