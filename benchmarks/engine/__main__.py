@@ -8,6 +8,8 @@ starts each server afresh on one core, drives it from another, and writes `engin
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +17,8 @@ from pathlib import Path
 
 from benchmarks.engine import interruptions, report
 from benchmarks.engine.chart import chart
-from benchmarks.engine.rounds import Row, Setup, frame_sizes, measure
+from benchmarks.engine.child import running
+from benchmarks.engine.rounds import Row, Setup, crowd, frame_sizes, kind_of, measure
 from duplex_server.serving.process import run as run_process
 
 COUNTS = (1, 10, 50, 100, 200, 300)
@@ -37,16 +40,24 @@ async def run(
                 taken[setup].append(row)
                 print(f"{sessions:4} {setup.value}: {row.cpu_ms:.2f} ms of CPU per session-second", file=sys.stderr)
         rows += [report.median_row(each) for each in taken.values()]
-    stops = [
-        await interruptions.by_command(interrupting, times=times, core=core),
-        await interruptions.by_speech(interrupting, times=times, core=core),
-    ]
+    stops = []
+    if times:
+        stops.append(await interruptions.by_command(interrupting, times=times, core=core))
+        stops.append(await interruptions.by_speech(interrupting, times=times, core=core))
     return report.Results(
         conditions=report.conditions(seconds=seconds, repeats=repeats, load_before=load_before),
         frames=frames,
         rows=rows,
         interruptions=stops,
     )
+
+
+async def hold(sessions: int, setup: Setup, core: int) -> None:
+    """Keep sessions talking until this is interrupted, so that a profiler can look at their server."""
+    frames = await frame_sizes(core)
+    async with running(kind_of(setup), core=core) as child, crowd(child, setup, sessions, frames):
+        print(f"{sessions} sessions talk to process {child.pid} ({setup.value}); Ctrl-C ends it")
+        await asyncio.Event().wait()
 
 
 def two_cores() -> tuple[int, int]:
@@ -69,13 +80,19 @@ def main() -> None:
     parser.add_argument(
         "--interrupting", type=int, default=report.INTERRUPTION_SESSIONS, help="sessions that are interrupted"
     )
-    parser.add_argument(
-        "--interruptions", type=int, default=3, help="how often each of them is, in each of the two ways"
-    )
+    parser.add_argument("--interruptions", type=int, default=3, help="how often each is, in either way")
     parser.add_argument("--out", type=Path, default=Path("benchmark-out"), help="folder for the results")
+    parser.add_argument(
+        "--hold", type=int, metavar="N", help="measure nothing: keep N sessions talking, for a profiler"
+    )
+    parser.add_argument("--setup", choices=[setup.name.lower() for setup in Setup], default="engine", help="for --hold")
     chosen = parser.parse_args()
     server, load = two_cores()
     os.sched_setaffinity(0, {load})
+    if chosen.hold:
+        with contextlib.suppress(KeyboardInterrupt):
+            run_process(hold(chosen.hold, Setup[chosen.setup.upper()], server))
+        return
     counts = chosen.sessions or (QUICK_COUNTS if chosen.quick else COUNTS)
     results = run_process(
         run(
