@@ -191,7 +191,7 @@ class SessionMachine:
             case EndOfTurnVerdict():
                 self._input.learn(event)
             case TimerFired():
-                self._timer(event.key)
+                _timer_due(event.key, self._input, self._output)
             case m.Speak():
                 self._output.speak(event)
             case m.ToolCall():
@@ -213,16 +213,6 @@ class SessionMachine:
                 self._close(CloseReason.ERROR, event.error)
             case _:
                 assert_never(event)
-
-    def _timer(self, key: str) -> None:
-        if key == PLAYBACK_TIMER:
-            self._output.sounding.timer_due()
-        elif key == COMMIT_TIMER:
-            self._input.settle_commit()
-        elif key == STALL_TIMER:
-            self._input.stalled()
-        elif key == IDLE_TIMER:
-            self._input.idle()
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -336,6 +326,17 @@ class SessionMachine:
         reason, cause = self._ending
         core.lanes.move(Life, Trigger.RELEASED)
         core.emit(SessionClosed(session_id=core.session_id, reason=reason, error=cause))
+
+
+def _timer_due(key: str, user: InputSide, assistant: OutputSide) -> None:
+    if key == PLAYBACK_TIMER:
+        assistant.sounding.timer_due()
+    elif key == COMMIT_TIMER:
+        user.settle_commit()
+    elif key == STALL_TIMER:
+        user.stalled()
+    elif key == IDLE_TIMER:
+        user.idle()
 
 
 def internal_error(what: str) -> ErrorInfo:

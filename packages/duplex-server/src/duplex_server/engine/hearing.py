@@ -106,13 +106,7 @@ def append_format(command: InputAudioBufferAppend, session_format: AudioFormat) 
     given = command.format
     if given is None and command.sample_rate_hz is None:
         return session_format
-    named_rate = given.rate if isinstance(given, WireFormat) else None
-    rate = command.sample_rate_hz
-    if rate is not None and named_rate is not None and rate != named_rate:
-        message = f"format.rate says {named_rate} Hz and sample_rate_hz says {rate} Hz; send one of them"
-        raise refuse(ErrorCode.INVALID_VALUE, message, param="sample_rate_hz")
-    if rate is None:
-        rate = named_rate
+    rate = _given_rate(command)
     if isinstance(given, str):
         if given not in _NAMES:
             message = f"format is {given!r}; use one of: {', '.join(_NAMES)}"
@@ -128,6 +122,16 @@ def append_format(command: InputAudioBufferAppend, session_format: AudioFormat) 
         return parse_format(encoding, rate)
     except ValueError as exc:
         raise refuse(ErrorCode.INVALID_VALUE, str(exc), param="sample_rate_hz") from None
+
+
+def _given_rate(command: InputAudioBufferAppend) -> int | None:
+    """The rate that an append names, in Hz, in whichever of the two places."""
+    named = command.format.rate if isinstance(command.format, WireFormat) else None
+    rate = command.sample_rate_hz
+    if rate is not None and named is not None and rate != named:
+        message = f"format.rate says {named} Hz and sample_rate_hz says {rate} Hz; send one of them"
+        raise refuse(ErrorCode.INVALID_VALUE, message, param="sample_rate_hz")
+    return named if rate is None else rate
 
 
 def _decoded(encoding: AudioEncoding, data: bytes, path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int16]]:

@@ -23,7 +23,10 @@ Due = TimerFired | Deadline
 
 
 class Rung(msgspec.Struct, frozen=True):
-    """A timer rang that was set for ``at_ms``. Clocks are coarse, so it may be a little earlier than that by the loop's."""
+    """A timer rang that was set for ``at_ms``; clocks are coarse, so by the loop's it may be a little earlier.
+
+    It is then ``at_ms`` for whoever set it, else the timer would be set anew, again and again, for what little is left.
+    """
 
     due: Due
     at_ms: float

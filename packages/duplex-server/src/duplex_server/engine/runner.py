@@ -51,7 +51,7 @@ from duplex_core.stages import Lane, StageFailed, StageOutput, StageReply
 from duplex_server.detectors import Detectors, UnjudgedAudio
 from duplex_server.engine.attachment import Attachments
 from duplex_server.engine.hearing import Hearing
-from duplex_server.engine.holdings import Due, Holdings, Rung
+from duplex_server.engine.holdings import Holdings, Rung
 from duplex_server.engine.journal import Journal
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.listening import Listening
@@ -245,7 +245,11 @@ class SessionRunner:
             case StageOutput() | StageFailed():
                 self._replied(entry, now_ms)
             case Rung(due=due, at_ms=at_ms):
-                self._rang(due, max(now_ms, at_ms))
+                due_ms = max(now_ms, at_ms)
+                if isinstance(due, Deadline):
+                    self._exchange.wake(due.key, due_ms)
+                else:
+                    self._exchange.take(due, due_ms)
             case SpeechFrames() | EndOfTurnVerdict() | CloseRequested() | SlotReleased():
                 self._exchange.take(entry, now_ms)
             case _:
@@ -255,13 +259,6 @@ class SessionRunner:
             self._exchange.take(CloseRequested(reason=CloseReason.SHUTDOWN, error=info), now_ms)
         if self._holdings.released and not self._machine.closed:
             self._exchange.take(SlotReleased(), now_ms)
-
-    def _rang(self, due: Due, now_ms: float) -> None:
-        """A timer is due, by ``now_ms`` at the earliest: one that rang early is not set once more for what little is left."""
-        if isinstance(due, Deadline):
-            self._exchange.wake(due.key, now_ms)
-        else:
-            self._exchange.take(due, now_ms)
 
     def _judge_lease(self, now_ms: float) -> None:
         """End the session if its lease is over still: the client may have come back since the reaper looked."""
