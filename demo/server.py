@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,14 +128,23 @@ async def _drain(process: asyncio.subprocess.Process) -> None:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> int:
-    if process.returncode is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_S):
-                return await process.wait()
-        except TimeoutError:
-            process.kill()
+    _tell(process, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(STOP_S):
+            return await process.wait()
+    except TimeoutError:
+        _tell(process, signal.SIGKILL)
     return await process.wait()
+
+
+def _tell(process: asyncio.subprocess.Process, what: signal.Signals) -> None:
+    """Send a signal, unless the process has ended.
+
+    Not by the process's own method: that one looks first whether it has ended, and takes its status from asyncio then.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, what)
 
 
 def _last_words(log: Path) -> str:
