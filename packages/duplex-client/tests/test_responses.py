@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from duplex_client.errors import ConnectionClosed
@@ -18,6 +19,7 @@ from duplex_core.events import (
     OutputTranscriptDone,
     PlaybackAcknowledged,
     ResponseCreated,
+    ResponseMetrics,
     ResponseStatus,
 )
 from duplex_core.items import FunctionCallItem
@@ -44,6 +46,14 @@ def test_it_gathers_what_the_answer_says_and_when() -> None:
     assert (one.created_at_ms, one.first_audio_at_ms, one.done_at_ms) == (100.0, 103.0, 105.0)
     assert one.received_ms == 20.0
     assert not one.interrupted
+
+
+def test_it_knows_how_long_the_server_took() -> None:
+    took = ResponseMetrics(
+        first_output_ms=80.0, first_audio_ms=95.0, total_ms=400.0, output_tokens=9, ms_per_output_token=40.0
+    )
+    assert handle(begin()[1]).metrics is None
+    assert handle(msgspec.structs.replace(done(), metrics=took)).metrics == took
 
 
 def test_the_final_words_win_over_their_pieces() -> None:

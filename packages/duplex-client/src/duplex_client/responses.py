@@ -24,6 +24,7 @@ from duplex_core.events import (
     PlaybackAcknowledged,
     ResponseCreated,
     ResponseDone,
+    ResponseMetrics,
     ResponseStatus,
     ResponseView,
 )
@@ -44,6 +45,7 @@ class ResponseHandle:
         tool_calls: The functions that it calls; an interrupted call has status ``incomplete``.
         status: How it stands.
         view: The answer as ``response.done`` showed it; ``None`` until then.
+        metrics: How long the server took for it, as ``response.done`` told; ``None`` until then.
         events_lost: Whether some of its events may never have arrived, so that it may have holes.
         interrupted: Whether it was cut: cancelled, or cleared while it was still being played.
         played_ms: How much of its audio the user has heard, as last acknowledged.
@@ -64,6 +66,7 @@ class ResponseHandle:
         self.tool_calls: list[FunctionCallItem] = []
         self.status: ResponseStatus = ResponseStatus.IN_PROGRESS
         self.view: ResponseView | None = None
+        self.metrics: ResponseMetrics | None = None
         self.events_lost = False
         self.interrupted = False
         self.played_ms = 0.0
@@ -166,6 +169,7 @@ class ResponseHandle:
             case PlaybackAcknowledged():
                 self.heard(event.playback.played_ms)
             case ResponseDone():
+                self.metrics = event.metrics
                 self._finish(event.response, at_ms)
             case _:
                 pass  # what it tells stands in the items and in response.done too
