@@ -1,6 +1,7 @@
 """What is wrong with a value that a person set, in that person's words.
 
-Owns the sentences for what pydantic found. Called where settings are validated (:mod:`duplex_server.deploy`). Pure. Must never
+Owns the sentences for what pydantic found. Called where settings are validated: the deploy settings
+(:mod:`duplex_server.deploy`) and a session's options (:mod:`duplex_server.engine.served`). Pure. Must never
 show the value of a secret, or pydantic's own vocabulary where there is a plainer word.
 """
 
@@ -39,26 +40,27 @@ def _follows(fault: ErrorDetails, faults: Sequence[ErrorDetails]) -> bool:
 
 
 def _sentence(kind: str, model: type[pydantic.BaseModel], fault: ErrorDetails) -> str:
-    path, context = fault["loc"], fault.get("ctx", {})
-    name = _dotted(path)
+    path = fault["loc"]
     if fault["type"] == "extra_forbidden":
         return _unknown(kind, model, path)
-    if fault["type"] in ("value_error", "assertion_error"):
-        return f"{kind} {name}: {context['error']}" if path else str(context["error"])
-    subject = f"{kind} {name}" if path else f"the {kind}s"
-    if (inner := _at(model, path)) is not None and fault["type"] in (
-        "model_type",
-        "model_attributes_type",
-        "dict_type",
-    ):
-        return f"{subject} has settings inside ({_names(inner)}); it cannot be {_shown(fault['input'])} itself"
-    wanted = _WANTED.get(fault["type"])
+    return f"{kind} {_dotted(path)}{complaint(model, fault)}" if path else f"the {kind}s{complaint(model, fault)}"
+
+
+def complaint(model: type[pydantic.BaseModel], fault: ErrorDetails) -> str:
+    """What follows the name of a setting that is there and has a wrong value: ``" must be at least 1, not 0"``."""
+    path, context, kind = fault["loc"], fault.get("ctx", {}), fault["type"]
+    if kind in ("value_error", "assertion_error"):
+        return f": {context['error']}"
+    inner = _at(model, path)
+    if inner is not None and kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f" has settings inside ({_names(inner)}); it cannot be {_shown(fault['input'])} itself"
+    wanted = _WANTED.get(kind)
     told = wanted(context) if wanted is not None else fault["msg"].replace("Input should be", "must be")
-    if fault["type"] in ("missing", "too_short", "too_long"):
-        return f"{subject} {told}"
+    if kind in ("missing", "too_short", "too_long"):
+        return f" {told}"
     seen = "" if _secret(model, path) else f", not {_shown(fault['input'])}"
-    quoted = "; put it in quotes" if fault["type"] == "string_type" else ""
-    return f"{subject} {told}{seen}{quoted}"
+    quoted = "; put it in quotes" if kind == "string_type" else ""
+    return f" {told}{seen}{quoted}"
 
 
 def _unknown(kind: str, model: type[pydantic.BaseModel], path: Sequence[str | int]) -> str:

@@ -24,6 +24,7 @@ from duplex_core.plugins import PluginError, PluginHost
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
 from duplex_core.stages import StagePlan
 from duplex_core.transcribing import TranscribedSession, TranscriberSpec
+from duplex_server.faults import complaint
 
 
 class ModelUnavailable(RuntimeError):
@@ -222,5 +223,5 @@ def checked_options(model: type[pydantic.BaseModel], options: dict[str, Any]) ->
         unknown = first["type"] == "extra_forbidden"
         code = ErrorCode.UNKNOWN_PARAMETER if unknown else ErrorCode.INVALID_VALUE
         known = ", ".join(model.model_fields) or "none"
-        message = f"{path} is no option of this model; it has: {known}" if unknown else f"{path}: {first['msg']}"
+        message = f"{path} is no option of this model; it has: {known}" if unknown else path + complaint(model, first)
         raise refuse(code, message, param=path) from None
