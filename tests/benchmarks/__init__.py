@@ -1,0 +1,1 @@
+"""Tests of the benchmarks: that they run and say what they measured. No figure is asserted here."""
