@@ -22,6 +22,7 @@ import websockets
 PLUGIN = """
 import dataclasses
 import pydantic
+from duplex_core.authentication import AuthenticatorSpec, Principal
 from duplex_core.hookspecs import hookimpl
 from duplex_core.spec import ModelSpec
 from duplex_core.stages import StagePlan, StageSpec
@@ -47,6 +48,20 @@ def duplex_register_models():
         dataclasses.replace(ECHO, id="parrot", claims_text="feathers [any]"),
         dataclasses.replace(ECHO, id="dodo", stage_plan=plan),
         dataclasses.replace(ECHO, id="emu", deploy_model=Needy),
+    ]
+
+class Bouncer:
+    async def authenticate(self, credentials):
+        return Principal(id="ada") if credentials.key == "ada" else None
+
+def closed():
+    raise FileNotFoundError("no such list")
+
+@hookimpl
+def duplex_register_authenticators():
+    return [
+        AuthenticatorSpec(id="bouncer", summary="knows Ada", create=Bouncer),
+        AuthenticatorSpec(id="closed", summary="has lost its list", create=closed),
     ]
 
 @hookimpl
@@ -222,6 +237,9 @@ def test_a_port_that_is_taken_is_named(zoo: dict[str, str]) -> None:
         (["parrot", "--host", EVERYWHERE], "can be reached from other machines: set --api-key"),
         (["parrot", "--host", "no.such.host.invalid", "--api-key", "k"], "no address 'no.such.host.invalid'"),
         (["parrot", "--log-level", "loud"], "there is no log level 'loud'"),
+        (["parrot", "--authenticator", "ouija"], "there is no authenticator 'ouija'; installed are: bouncer, closed"),
+        (["parrot", "--authenticator", "closed"], "the authenticator closed did not start: .*no such list"),
+        (["parrot", "--api-key", " "], "the key is empty"),
     ],
 )
 def test_a_start_that_cannot_succeed_is_one_sentence_and_status_1(
@@ -233,6 +251,30 @@ def test_a_start_that_cannot_succeed_is_one_sentence_and_status_1(
 def test_an_empty_folder_is_called_so(zoo: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "empty is empty; name one with a checkpoint" in sentence(run(zoo, "serve", str(tmp_path / "empty")))
+
+
+async def test_an_authenticator_further_names_and_origins_of_the_command_line_hold(zoo: dict[str, str]) -> None:
+    options = ["--authenticator", "bouncer", "--served-model-name", "gpt-realtime", "--served-model-name", "voice"]
+    options += ["--allow-origin", "https://talk.example.com", "--host", "127.0.0.1"]
+    async with up(zoo, *options) as (_, port), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        ada = {"Authorization": "Bearer ada"}
+        assert (await client.get("/v1/models", headers={"Authorization": "Bearer alan"})).status_code == 401
+        names = [card["id"] for card in (await client.get("/v1/models", headers=ada)).json()["data"]]
+        assert names == ["parrot", "gpt-realtime", "voice"]
+        for origin, status in (("https://talk.example.com", 200), ("https://evil.example", 403)):
+            assert (await client.get("/v1/models", headers={**ada, "Origin": origin})).status_code == status
+
+
+async def test_a_session_waits_for_its_client_as_long_as_the_command_line_says(zoo: dict[str, str]) -> None:
+    async with up(zoo, "--disconnect-grace-seconds", "0.2") as (_, port), httpx.AsyncClient() as client:
+        async with websockets.connect(f"ws://127.0.0.1:{port}/v1/realtime") as caller:
+            await receive(caller)
+            caller.transport.abort()
+        async with asyncio.timeout(20):
+            while (await client.get(f"http://127.0.0.1:{port}/health")).json()["sessions"]:
+                pass
+        text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+        assert 'duplex_sessions_closed_total{reason="expired"} 1.0' in text
 
 
 async def test_a_key_from_the_environment_is_asked_for(zoo: dict[str, str]) -> None:

@@ -38,3 +38,9 @@ def test_a_lease_that_never_ends_has_no_end() -> None:
 
 def test_the_defaults_are_half_a_minute_and_a_quarter_of_an_hour() -> None:
     assert (LeaseTerms().disconnect_grace_s, LeaseTerms().idle_ttl_s) == (30.0, 900.0)
+
+
+@pytest.mark.parametrize("times", [(-1.0, 900.0), (30.0, 0.0), (math.nan, 900.0), (30.0, math.nan)])
+def test_what_is_no_time_is_refused(times: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="cannot be kept"):
+        LeaseTerms(disconnect_grace_s=times[0], idle_ttl_s=times[1])

@@ -32,6 +32,18 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     disconnect_grace_s: float = 30.0
     idle_ttl_s: float = 900.0
 
+    def __post_init__(self) -> None:
+        """Refuse what is no time.
+
+        Raises:
+            ValueError: a negative grace, an idle time that is not above 0, or no number.
+        """
+        if not (self.disconnect_grace_s >= 0 and self.idle_ttl_s > 0):
+            raise ValueError(
+                f"a session cannot be kept for {self.disconnect_grace_s:g} s without its client and "
+                f"{self.idle_ttl_s:g} s without a word of it; give times above 0, or inf"
+            )
+
 
 class Lifetime(LeaseTerms, frozen=True, kw_only=True):
     """How long a session, and what it has told, are kept: its lease's terms and the bounds of its journal.
