@@ -43,9 +43,10 @@ def _step_back() -> None:
     """Let this thread, and those that it starts, compute only when the voice and the recogniser have nothing to do.
 
     On one core a language model that is already ahead of the voice would otherwise halve the voice's speed, just when the
-    first clause is waited for. Only Linux has a priority for each thread.
+    first clause is waited for. Only Linux has a priority for each thread; the main thread, whose priority is the process's, keeps
+    its own.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and threading.current_thread() is not threading.main_thread():
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
