@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument(
         "--interrupting", type=int, default=report.INTERRUPTION_SESSIONS, help="sessions that are interrupted"
     )
-    parser.add_argument("--interruptions", type=int, default=3, help="how often each is, in either way")
+    parser.add_argument("--interruptions", type=int, help="how often each is, in either way")
     parser.add_argument("--out", type=Path, default=Path("benchmark-out"), help="folder for the results")
     parser.add_argument(
         "--hold", type=int, metavar="N", help="measure nothing: keep N sessions talking, for a profiler"
@@ -97,10 +97,10 @@ def main() -> None:
     results = run_process(
         run(
             counts,
-            seconds=chosen.seconds or (3.0 if chosen.quick else 8.0),
+            seconds=chosen.seconds or (2.0 if chosen.quick else 6.0),
             repeats=chosen.repeats,
             interrupting=chosen.interrupting,
-            times=chosen.interruptions,
+            times=chosen.interruptions if chosen.interruptions is not None else (1 if chosen.quick else 3),
             core=server,
         )
     )
