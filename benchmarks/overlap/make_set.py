@@ -22,7 +22,7 @@ import soxr
 
 from benchmarks.overlap import texts
 from benchmarks.overlap.noises import NOISES, RATE_HZ, Random, Wave, hummed
-from benchmarks.overlap.recorded import FOLDER, Bed, Clip, Half, Kind
+from benchmarks.overlap.recorded import FOLDER, Bed, Clip, Kind, Part
 from model_cascade.parts.joe_voice import JoeVoice
 from model_cascade.parts.nano_voice import NanoVoice
 
@@ -36,9 +36,12 @@ PEAKS_DBFS: Final = (-6.0, -9.0, -12.0, -15.0, -18.0, -24.0, -30.0)
 SNRS_DB: Final = (None, None, None, 20.0, 15.0, 10.0)
 """Half of all clips are in a quiet room, whose noise is far below."""
 QUIET_DBFS: Final = -72.0
+HALVES: Final = (Part.TUNING, Part.HELD_OUT)
 NOISES_A_HALF: Final = 2
 HUMS_A_HALF: Final = 5
 BABBLES_A_HALF: Final = 4
+FIRST_SHORT: Final = 1000
+SHORT_SEED: Final = 77
 LONGEST_S: Final = 3.0
 EDGE_MS: Final = 40.0
 PAUSES_MS: Final = (180.0, 480.0)
@@ -68,7 +71,7 @@ class Take(msgspec.Struct, frozen=True, kw_only=True):
     """A sound as it was made, at 16 kHz, before level and room."""
 
     kind: Kind
-    half: Half
+    part: Part
     text: str
     source: str
     licence: str
@@ -86,7 +89,8 @@ def speak(name: str, text: str, rng: Random, *, paused: bool) -> tuple[Wave, str
     tempo, pitch = float(rng.choice(TEMPI)), float(rng.choice(PITCHES))
     speaker = voice(name, tempo / pitch)
     words = texts.SPOKEN_AS.get((name, text), text)
-    made, source = [], f"voice {name}, tempo {tempo:g}, pitch {pitch:g}"
+    made: list[Wave] = []
+    source = f"voice {name}, tempo {tempo:g}, pitch {pitch:g}"
     for sentence in re.split(r"(?<=[.]) ", words) if paused else [words]:
         samples = speaker.synthesize(sentence).astype(np.float64) / 32768.0
         moved = np.asarray(soxr.resample(samples, speaker.sample_rate_hz * pitch, RATE_HZ))
@@ -100,20 +104,32 @@ def speak(name: str, text: str, rng: Random, *, paused: bool) -> tuple[Wave, str
 
 def spoken(rng: Random) -> Iterator[Take]:
     """Everything that the voices say."""
-    for half in Half:
+    for part in HALVES:
         turn = 0
         for kind, table in ((Kind.INTERRUPTION, texts.INTERRUPTIONS), (Kind.PAUSE, texts.PAUSES)):
-            for text in table[half.value]:
+            for text in table[part.value]:
                 name = VOICES[turn % len(VOICES)]
                 turn += 1
                 made, source = speak(name, text, rng, paused=kind is Kind.PAUSE)
-                yield Take(kind=kind, half=half, text=text, source=source, licence=LICENCES[name], wave=made)
-        for text in texts.BACKCHANNELS[half.value]:
+                yield Take(kind=kind, part=part, text=text, source=source, licence=LICENCES[name], wave=made)
+        for text in texts.BACKCHANNELS[part.value]:
             for name in VOICES:
                 made, source = speak(name, text, rng, paused=False)
                 yield Take(
-                    kind=Kind.BACKCHANNEL, half=half, text=text, source=source, licence=LICENCES[name], wave=made
+                    kind=Kind.BACKCHANNEL, part=part, text=text, source=source, licence=LICENCES[name], wave=made
                 )
+
+
+def short(rng: Random) -> Iterator[Take]:
+    """Interruptions of a word or two, and acknowledgements."""
+    for kind, table in (
+        (Kind.INTERRUPTION, texts.SHORT_INTERRUPTIONS),
+        (Kind.BACKCHANNEL, texts.SHORT_BACKCHANNELS),
+    ):
+        for text in table:
+            for name in VOICES:
+                made, source = speak(name, text, rng, paused=False)
+                yield Take(kind=kind, part=Part.SHORT, text=text, source=source, licence=LICENCES[name], wave=made)
 
 
 def recordings() -> Iterator[Take]:
@@ -129,7 +145,7 @@ def recordings() -> Iterator[Take]:
         made = trimmed(np.frombuffer(raw, "<i2").astype(np.float64) / 32768.0)
         yield Take(
             kind=Kind.INTERRUPTION,
-            half=(Half.TUNING, Half.HELD_OUT)[number % 2],
+            part=HALVES[number % 2],
             text=text,
             source=f"human, pocketsphinx-testdata {name}",
             licence="BSD-2-Clause",
@@ -139,24 +155,24 @@ def recordings() -> Iterator[Take]:
 
 def computed(rng: Random) -> Iterator[Take]:
     """Noises, and hums that stand for the "mm-hmm" that no voice says well."""
-    for half in Half:
+    for part in HALVES:
         for name, make in NOISES.items():
             for _ in range(NOISES_A_HALF):
-                yield Take(kind=Kind.NOISE, half=half, text=name, source="computed", licence=OWN, wave=make(rng))
+                yield Take(kind=Kind.NOISE, part=part, text=name, source="computed", licence=OWN, wave=make(rng))
         for _ in range(BABBLES_A_HALF):
-            made = babble(half, rng)
+            made = babble(part, rng)
             yield Take(
-                kind=Kind.NOISE, half=half, text="babble", source="computed from six voices", licence=OWN, wave=made
+                kind=Kind.NOISE, part=part, text="babble", source="computed from six voices", licence=OWN, wave=made
             )
         for _ in range(HUMS_A_HALF):
             yield Take(
-                kind=Kind.BACKCHANNEL, half=half, text="(hummed)", source="computed", licence=OWN, wave=hummed(rng)
+                kind=Kind.BACKCHANNEL, part=part, text="(hummed)", source="computed", licence=OWN, wave=hummed(rng)
             )
 
 
-def babble(half: Half, rng: Random) -> Wave:
+def babble(part: Part, rng: Random) -> Wave:
     """A moment of six people who talk at once somewhere else: a room full of voices, of which no word can be understood."""
-    lines = list(texts.INTERRUPTIONS[half.value])
+    lines = list(texts.INTERRUPTIONS[part.value])
     mixed = np.zeros(RATE_HZ * 4)
     for number in range(6):
         picked = " ".join(rng.choice(np.array(lines), 5, replace=False))
@@ -209,7 +225,7 @@ def finished(take: Take, number: int, rng: Random, folder: Path) -> Clip:
     return Clip(
         file=name,
         kind=take.kind,
-        half=take.half,
+        part=take.part,
         text=take.text,
         source=take.source,
         licence=take.licence,
@@ -233,6 +249,8 @@ def main() -> None:
     rng = np.random.default_rng(args.seed)
     takes = [*spoken(rng), *recordings(), *computed(rng)]
     clips = [finished(take, number, rng, args.out) for number, take in enumerate(takes)]
+    rng = np.random.default_rng(SHORT_SEED)
+    clips += [finished(take, number, rng, args.out) for number, take in enumerate([*short(rng)], FIRST_SHORT)]
     manifest = msgspec.json.format(msgspec.json.encode(clips), indent=1)
     (args.out / "manifest.json").write_bytes(manifest + b"\n")
     size = sum(path.stat().st_size for path in args.out.glob("*.flac"))

@@ -127,7 +127,7 @@ def rustle(rng: Random) -> Wave:
     """Cloth or paper on the microphone: crackling noise."""
     size = round(rng.uniform(0.4, 1.2) * RATE_HZ)
     grains = np.convolve(rng.random(size) ** 400, np.hanning(round(0.02 * RATE_HZ)), mode="same")
-    return band(rng, size, 150, 5000) * (0.15 + grains / grains.max())
+    return np.asarray(band(rng, size, 150, 5000) * (0.15 + grains / grains.max()))
 
 
 def cough(rng: Random) -> Wave:

@@ -41,13 +41,15 @@ class Kind(enum.Enum):
         return self in {Kind.INTERRUPTION, Kind.PAUSE}
 
 
-class Half(enum.Enum):
-    """Which half of the set a clip is in."""
+class Part(enum.Enum):
+    """Which part of the set a clip is in."""
 
     TUNING = "tuning"
-    """May be looked at when the rule is changed."""
+    """One half: may be looked at when the rule is changed."""
     HELD_OUT = "held-out"
-    """Is only ever reported."""
+    """The other half: is only ever reported."""
+    SHORT = "short"
+    """Beside both: interruptions of a word or two, the hardest, and acknowledgements. For tuning, like the first."""
 
 
 class Bed(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +69,7 @@ class Clip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     file: str
     kind: Kind
-    half: Half
+    part: Part
     text: str
     source: str
     licence: str
@@ -94,7 +96,7 @@ class Clip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return np.asarray(samples)
 
 
-def load(half: Half | None = None) -> list[Clip]:
-    """Read the manifest: all clips, or one half's."""
+def load(part: Part | None = None) -> list[Clip]:
+    """Read the manifest: all clips, or those of one part."""
     clips = msgspec.json.decode(MANIFEST.read_bytes(), type=list[Clip])
-    return [clip for clip in clips if half is None or clip.half is half]
+    return [clip for clip in clips if part is None or clip.part is part]

@@ -1,7 +1,8 @@
-"""What is said over an answer in the recorded set: one table for each half, so that no interruption stands in both.
+"""What is said over an answer in the recorded set: a table for each half, so that no interruption stands in both.
 
 Read by ``make_set.py`` alone. Listeners use the same few words again and again, so the common acknowledgements stand in both
-halves, spoken anew; those at the end of each list stand in one. Nothing here was chosen by how it is recognised.
+halves, spoken anew; those at the end of each list stand in one. The short texts, which are for tuning, share "What?" and two
+acknowledgements in three with the held-out half. Nothing here was chosen by how it is recognised.
 """
 
 from __future__ import annotations
@@ -148,3 +149,99 @@ PAUSES: Final = {
     ),
 }
 """Interruptions with a pause in them, some of which begin with what would be an acknowledgement alone."""
+
+SHORT_INTERRUPTIONS: Final = (
+    "Stop.",
+    "Wait.",
+    "No.",
+    "Hold on.",
+    "Hang on.",
+    "Hey.",
+    "What?",
+    "Why?",
+    "When?",
+    "How?",
+    "Where?",
+    "Which?",
+    "Hello?",
+    "Next.",
+    "Skip it.",
+    "Enough.",
+    "Quiet.",
+    "Louder.",
+    "Slower, please.",
+    "Not that.",
+    "Cancel.",
+    "Cancel that.",
+    "Go on without me.",
+    "Try again.",
+    "Once more.",
+    "Start over.",
+    "Turn left.",
+    "Call Anna.",
+    "Who is it?",
+    "And then?",
+    "Me too.",
+    "My turn.",
+    "Not now.",
+    "Come on.",
+    "Forget it.",
+    "Never.",
+    "Why not?",
+    "Since when?",
+    "Five.",
+    "Tuesday.",
+    "The other one.",
+    "Really, why?",
+    "Sorry?",
+    "Help.",
+    "Speak up.",
+    "Say it again.",
+    "What else?",
+    "Do it.",
+    "Leave it.",
+    "Ten o'clock.",
+    "That's wrong.",
+    "I can't.",
+    "You're wrong.",
+    "Wait, what?",
+    "But why?",
+)
+"""The hardest interruptions: a word or two. Every voice says each, for tuning alone."""
+
+SHORT_BACKCHANNELS: Final = (
+    "Yeah.",
+    "Mm-hmm.",
+    "Uh-huh.",
+    "Right.",
+    "Okay.",
+    "I see.",
+    "Sure.",
+    "Wow.",
+    "Oh.",
+    "Got it.",
+    "Really?",
+    "Yes.",
+    "Hmm.",
+    "Exactly.",
+    "Great.",
+    "Cool.",
+    "Nice.",
+    "Of course.",
+    "True.",
+    "All right.",
+    "Good.",
+    "I know.",
+    "Oh wow.",
+    "Yep.",
+    "Interesting.",
+    "Absolutely.",
+    "Right, right.",
+    "Oh I see.",
+    "Okay, good.",
+    "That's true.",
+    "Mm.",
+    "Fine.",
+    "Aha.",
+)
+"""What such an interruption must be told from."""

@@ -186,7 +186,7 @@ class OverlapSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     Speech shorter than ``noise_ms`` is noise. Without words, up to ``short_ms`` is an acknowledgement once it has been silent
     for ``settle_ms``, and more than ``long_ms`` an interruption at once. ``backchannels`` are the words that acknowledge; more
     than ``longest_backchannel_ms`` of them interrupt all the same. ``interruptions`` are the words that interrupt even in
-    speech of up to ``short_ms``, in which one or two other words pass for a misheard acknowledgement.
+    speech of up to ``short_ms``, in which a single other word passes for a misheard acknowledgement.
     """
 
     mode: OverlapMode = OverlapMode.JUDGE

@@ -15,8 +15,10 @@ import msgspec
 from duplex_core.config import OverlapSettings
 from duplex_core.events import OverlapVerdict
 
-FEW = 2
-"""So many words of a short utterance may be misheard ones."""
+SEVERAL = 2
+"""So many different words are more than one that was misheard."""
+QUICK_MS = 400.0
+"""Shorter speech has no room for two words: if two were recognised, it was misheard."""
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 
@@ -40,8 +42,7 @@ def judge(view: OverlapView, settings: OverlapSettings) -> OverlapVerdict | None
 
     What is recognised in mid-word is often wrong, so words are believed when they are those of all that was said, or when there
     are several in speech that is too long for an acknowledgement. Acknowledgements and nothing else are talked through, and so
-    are one or two words of short speech that the rule does not know: most are misheard acknowledgements. Without words length
-    decides.
+    is a word of short speech that the rule does not know: most are misheard acknowledgements. Without words length decides.
     """
     over = view.ended or view.silent_ms >= settings.settle_ms
     final = over or (view.silent_ms > 0 and view.whole)
@@ -62,9 +63,10 @@ def _by_words(view: OverlapView, words: list[str], final: bool, settings: Overla
             return OverlapVerdict.INTERRUPTION
         return OverlapVerdict.BACKCHANNEL if final else None
     if final:
-        misheard = short and len(words) <= FEW and not contains(words, settings.interruptions)
+        fit = SEVERAL if view.spoken_ms <= QUICK_MS else SEVERAL - 1
+        misheard = short and len(set(words)) <= fit and not contains(words, settings.interruptions)
         return OverlapVerdict.BACKCHANNEL if misheard else OverlapVerdict.INTERRUPTION
-    certain = view.spoken_ms > settings.long_ms or (not short and len(set(words)) >= FEW)
+    certain = view.spoken_ms > settings.long_ms or (not short and len(set(words)) >= SEVERAL)
     return OverlapVerdict.INTERRUPTION if certain else None
 
 

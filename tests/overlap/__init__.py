@@ -1,0 +1,1 @@
+"""How speech over an answer is judged, over the recorded set of ``benchmarks/overlap``."""
