@@ -8,6 +8,7 @@ import pytest
 
 from duplex_core import commands as c
 from duplex_core import model as m
+from duplex_core.capabilities import TurnPolicy
 from duplex_core.config import Modality, ServerVad, TurnDetection
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.events import InputCommitted, InputTimeoutTriggered, SessionUpdated, SpeechStarted, SpeechStopped
@@ -181,3 +182,13 @@ def test_the_idle_timeout_of_a_fresh_session_waits_for_an_answer() -> None:
     bench = Bench(vad=ServerVad())
     bench.do(detection(ServerVad(idle_timeout_ms=5000)))
     assert not bench.timers
+
+
+def test_speech_after_detection_was_off_for_a_while_begins_behind_what_was_told_before() -> None:
+    bench = Bench(vad=ServerVad(), capabilities={"turn_policy": TurnPolicy.MODEL})
+    bench.speech("s" * 20)
+    bench.do(c.SessionUpdate(session=SessionPatch(turn_detection=None)))
+    bench.do(c.SessionUpdate(session=SessionPatch(turn_detection=ServerVad())))
+    bench.speech("s" * 4)
+    stopped = bench.only(SpeechStopped)
+    assert bench.of(SpeechStarted)[1].audio_start_ms >= stopped.audio_end_ms

@@ -361,6 +361,7 @@ class InputSide:
         if vad is None:
             if self.pending_id is not None and self._overlapping.question is None:
                 end_ms = max(self._start_ms, self._ear.spoken_until_ms)
+                self._taking.floor_ms = max(self._taking.floor_ms, end_ms)
                 self._core.emit(SpeechStopped(audio_end_ms=int(end_ms), item_id=self.pending_id))
             self._drop_speech()
         self._tail = False
