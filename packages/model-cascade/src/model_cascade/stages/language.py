@@ -35,7 +35,7 @@ def load_language_model(settings: LanguageModelSettings) -> LanguageModel:
     return LocalLanguageModel()
 
 
-NICENESS = 5
+NICENESS = 2
 """How far the language model steps back behind the other parts, as Unix counts it."""
 
 
