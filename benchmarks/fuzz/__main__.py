@@ -12,15 +12,17 @@ import argparse
 import asyncio
 import itertools
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.fuzz import sockets
 from benchmarks.fuzz.codec import check
 from benchmarks.fuzz.frames import frame
 from benchmarks.fuzz.process import server
-from benchmarks.fuzz.sockets import fuzz
+from benchmarks.fuzz.sockets import Report, fuzz
 
 
 def frames(seed: int, count: int | None, seconds: float | None) -> Iterator[str | bytes]:
@@ -48,13 +50,18 @@ def codec(given: argparse.Namespace) -> None:
 async def socket(given: argparse.Namespace) -> None:
     """Send all frames to a server of our own."""
     began = time.monotonic()
+    sockets.PATIENCE_S = given.patience
+
+    def far(report: Report) -> None:
+        print(f"{report.frames} frames after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         async with server(Path(folder) / "server.log") as address:
-            report = await fuzz(address, frames(given.seed, given.frames, given.seconds))
+            report = await fuzz(address, frames(given.seed, given.frames, given.seconds), far)
     took = time.monotonic() - began
     print(
-        f"socket, seed {given.seed}: {report.frames} frames in {took:.1f} s over {report.sessions} sessions, "
-        f"{report.turns} turns beside them undisturbed"
+        f"socket, seed {given.seed}: {report.frames} frames in {took:.1f} s over {report.sessions} sessions "
+        f"({report.late} frames behind a session's end), {report.turns} turns beside them undisturbed"
     )
     print("refused:", ", ".join(f"{code} {count}" for code, count in report.errors.most_common()))
 
@@ -68,6 +75,9 @@ def main() -> None:
         "--seconds", type=float, help="for how long; the default is 60 s when no number of frames is given"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--patience", type=float, default=sockets.PATIENCE_S, help="seconds that an answer may take before it is a hang"
+    )
     given = parser.parse_args()
     if given.frames is None and given.seconds is None:
         given.seconds = 60.0

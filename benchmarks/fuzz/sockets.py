@@ -11,17 +11,22 @@ import contextlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import websockets
 from websockets.asyncio.client import ClientConnection
 
+from duplex_core.commands import SessionClose
+from duplex_core.wire import WireError, decode_command
+
 BATCH = 25
 """Frames between two questions: so many are on their way when the server is asked whether it is still there."""
 PATIENCE_S = 30.0
 """How long an answer may take on a busy machine; more is a hang."""
+TELL_EVERY = 50_000
+"""Frames between two lines of a long run's progress."""
 
 
 class Disturbed(AssertionError):
@@ -29,9 +34,10 @@ class Disturbed(AssertionError):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What a run did."""
+    """What a run did. ``frames`` are all that were sent; ``late`` of them came behind one that had ended the session."""
 
     frames: int = 0
+    late: int = 0
     sessions: int = 0
     errors: Counter[str] = msgspec.field(default_factory=Counter)
     turns: int = 0
@@ -40,10 +46,11 @@ class Report(msgspec.Struct, kw_only=True):
 class Nonsense:
     """The client that sends the frames, over as many sessions as they end."""
 
-    def __init__(self, url: str, report: Report) -> None:
-        """Talk to ``url`` and count into ``report``."""
+    def __init__(self, url: str, report: Report, told: Callable[[Report], None]) -> None:
+        """Talk to ``url`` and count into ``report``, which is shown to ``told`` now and then."""
         self._url = url
         self._report = report
+        self._told = told
         self._asked = 0
         self._seq = 0
 
@@ -69,9 +76,7 @@ class Nonsense:
             question = {"type": "conversation.item.retrieve", "item_id": "nobody's", "event_id": marker}
             try:
                 with contextlib.suppress(websockets.ConnectionClosed):  # what it said before is still to be read
-                    for frame in batch:
-                        await socket.send(frame)
-                        self._report.frames += 1
+                    await self._send(socket, batch)
                     await socket.send(json.dumps(question))
                 ended = await self._answered(socket, marker)
             except websockets.ConnectionClosed as closed:
@@ -81,6 +86,16 @@ class Nonsense:
             if ended:
                 return True
         return False
+
+    async def _send(self, socket: ClientConnection, batch: Sequence[str | bytes]) -> None:
+        over = False
+        for frame in batch:
+            await socket.send(frame)
+            self._report.frames += 1
+            self._report.late += over
+            over = over or _asks_for_the_end(frame)
+            if self._report.frames % TELL_EVERY == 0:
+                self._told(self._report)
 
     async def _answered(self, socket: ClientConnection, marker: str) -> bool:
         """Read up to the answer to the question ``marker``, or to the session's end; whether it was that."""
@@ -103,6 +118,13 @@ class Nonsense:
         self._report.errors[error["code"]] += 1
         if error["code"] in {"internal_error", "engine_error"} or not error["message"]:
             raise Disturbed(f"a fault of the server's own: {error}")
+
+
+def _asks_for_the_end(frame: str | bytes) -> bool:
+    try:
+        return isinstance(frame, str) and isinstance(decode_command(frame), SessionClose)
+    except WireError:
+        return False
 
 
 class Conversation:
@@ -157,8 +179,13 @@ class Conversation:
             raise Disturbed(f"the conversation beside it was cut off waiting for {wanted}: {exc!r}") from exc
 
 
-async def fuzz(address: str, frames: Iterable[str | bytes]) -> Report:
+async def fuzz(address: str, frames: Iterable[str | bytes], told: Callable[[Report], None] = lambda _: None) -> Report:
     """Send ``frames`` to the server at ``address`` (`host:port`) while a conversation is held there.
+
+    Args:
+        address: of the server.
+        frames: what is sent, one by one.
+        told: is shown how far the run is, each :data:`TELL_EVERY` frames.
 
     Raises:
         Disturbed: the server did what it must not.
@@ -168,7 +195,7 @@ async def fuzz(address: str, frames: Iterable[str | bytes]) -> Report:
 
     async def nonsense() -> None:
         try:
-            await Nonsense(url, report).run(frames)
+            await Nonsense(url, report, told).run(frames)
         finally:
             over.set()
 
