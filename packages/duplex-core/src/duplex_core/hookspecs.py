@@ -258,13 +258,19 @@ def duplex_register_stage_runtimes() -> Sequence[StageRuntimeSpec]:
             from typing import Any
 
             from duplex_core.hookspecs import hookimpl
-            from duplex_core.stages import StageOutput, StageReply, StageRequest, StageRuntimeSpec, StageSpec
+            from duplex_core.stages import StageNews, StageOutput, StageRequest, StageRuntimeSpec, StageSpec
 
 
             class Direct:
-                def __init__(self, work: Callable[[Any], Any], reply: Callable[[StageReply], None]) -> None:
+                def __init__(self, work: Callable[[Any], Any], reply: Callable[[StageNews], None]) -> None:
                     self.work = work
                     self.reply = reply
+
+                def place(self, session_id: str) -> None:
+                    pass  # has room for everybody
+
+                def release(self, session_id: str) -> None:
+                    pass  # keeps nothing of a session
 
                 def submit(self, request: StageRequest) -> None:
                     self.reply(
@@ -288,7 +294,7 @@ def duplex_register_stage_runtimes() -> Sequence[StageRuntimeSpec]:
                     pass  # holds nothing
 
 
-            async def start(stage: StageSpec, reply: Callable[[StageReply], None]) -> Direct:
+            async def start(stage: StageSpec, reply: Callable[[StageNews], None]) -> Direct:
                 module, _, name = stage.factory.partition(":")
                 return Direct(getattr(import_module(module), name)(**stage.options), reply)
 

@@ -23,11 +23,11 @@ from functools import partial
 from typing import Any, cast
 
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
-from duplex_core.stages import StageFailed, StageOutput, StageReply, StageRequest, StageSpec, StageWorker
+from duplex_core.stages import StageFailed, StageOutput, StageNews, StageRequest, StageSpec, StageWorker
 
 log = logging.getLogger(__name__)
 
-Reply = Callable[[StageReply], None]
+Reply = Callable[[StageNews], None]
 
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a worker that is in the middle of a request."""
@@ -126,6 +126,13 @@ class ThreadStage:
     def healthy(self) -> bool:
         """Whether the stage takes requests."""
         return not self._closed and self._dead is None
+
+    def place(self, session_id: str) -> None:
+        """Nothing to do: a worker keeps nothing of a session between two requests."""
+
+    def release(self, session_id: str) -> None:
+        """Forget what is left of a session or a chat request."""
+        self.abort(session_id)
 
     def submit(self, request: StageRequest) -> None:
         """Queue ``request``; it is started now when a worker is free.
