@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from tests.support import clips as speech
@@ -16,3 +19,10 @@ def clips() -> list[speech.Clip]:
         if speech.required():
             pytest.fail(str(missing))
         pytest.skip(str(missing))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the modules marked ``engines`` where torch is not installed: they could not even be imported."""
+    if collection_path.suffix != ".py" or importlib.util.find_spec("torch") is not None:
+        return None
+    return "pytest.mark.engines" in collection_path.read_text(encoding="utf-8") or None

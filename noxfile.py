@@ -21,8 +21,11 @@ import nox
 from nox.command import CommandFailed
 
 ROOT = Path(__file__).resolve().parent
-PACKAGES = ("duplex-core", "duplex-server", "duplex-client", "model-cascade")
+PACKAGES = ("duplex-core", "duplex-server", "duplex-client", "model-cascade", "model-minicpmo")
 LAYERS = ("check", "test", "run", "runtime", "installer")
+ENGINES = "engines"
+"""The layer with torch and vLLM in their builds for a CPU; only for :data:`ENGINES_PYTHON` on Linux, x86-64."""
+ENGINES_PYTHON = (3, 11)
 PYTHONS = ((3, 11), (3, 13))
 ENVIRONMENTS = ROOT / ".nox" / "env"
 INTERRUPT_S = 20.0
@@ -31,7 +34,7 @@ INTERRUPT_S = 20.0
 nox.needs_version = ">=2024.4.15"
 nox.options.error_on_external_run = False
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "types", "imports", "tests", "conformance", "docs", "build", "demo"]
+nox.options.sessions = ["lint", "types", "imports", "tests", "engines", "conformance", "docs", "build", "demo"]
 
 
 class Environment:
@@ -57,6 +60,8 @@ class Environment:
         }
         if ssl.create_default_context().cert_store_stats()["x509_ca"]:
             self.env["UV_SYSTEM_CERTS"] = "1"  # as pip does: behind a proxy with a certificate of its own, too
+        if layer == ENGINES:
+            self.env["UV_FIND_LINKS"] = _wheel_folders(session)
 
     def fingerprint(self) -> str:
         """Tell what the environment was made from: its pins, the packages' own files, and the interpreter."""
@@ -98,6 +103,13 @@ class Environment:
         )
 
 
+def _wheel_folders(session: nox.Session) -> str:
+    """Where pip is told to look for wheels beside its index (``find-links``): uv does not read that by itself."""
+    told = session.run(sys.executable, "-m", "pip", "config", "list", silent=True, external=True) or ""
+    values = [line.partition("=")[2].strip("'\"") for line in str(told).splitlines() if ".find-links=" in line]
+    return ",".join(dict.fromkeys(folder for value in values for folder in value.split()))
+
+
 def environment(session: nox.Session, layer: str) -> Environment:
     """Give the environment of a layer, ready for use; end the session when this Python is not supported."""
     low, high = PYTHONS
@@ -131,7 +143,19 @@ def talk(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run every test of every package and of the tree; options of pytest follow `--`."""
-    environment(session, "test").python("-m", "pytest", "-m", "not gpu and not release", *session.posargs)
+    environment(session, "test").python(
+        "-m", "pytest", "-m", "not gpu and not release and not engines", *session.posargs
+    )
+
+
+@nox.session
+def engines(session: nox.Session) -> None:
+    """Run the tests of the stage runtimes and of the models on them, with torch and vLLM on the CPU."""
+    if sys.version_info[:2] != ENGINES_PYTHON or sys.platform != "linux":
+        session.error("torch and vLLM for a CPU are pinned for Python 3.11 on Linux, x86-64: run nox with that one.")
+    chosen = environment(session, ENGINES)
+    chosen.env |= {"OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    chosen.python("-m", "pytest", "-m", "engines and not gpu and not release", *session.posargs)
 
 
 @nox.session
@@ -211,3 +235,12 @@ def lock(session: nox.Session) -> None:
             *(session.posargs if first else []),
             *own,
         )
+    installer.env["UV_FIND_LINKS"] = _wheel_folders(session)
+    shutil.copy(f"requirements/{LAYERS[0]}.txt", f"requirements/{ENGINES}.txt")  # what uv prefers, where it can
+    installer.python(
+        *("-m", "uv", "pip", "compile", "--quiet", f"requirements/{ENGINES}.in"),
+        *("--output-file", f"requirements/{ENGINES}.txt", "--python-version", "3.11"),
+        *("--python-platform", "x86_64-manylinux_2_36", "--generate-hashes", "--no-annotate"),
+        *("--custom-compile-command", "nox -s lock", "--override", f"requirements/{ENGINES}-left-out.txt"),
+        *own,
+    )

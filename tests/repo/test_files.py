@@ -26,7 +26,20 @@ HOSTS = [
 REGISTRY = re.compile("|".join(HOSTS))
 MACHINE_PATH = re.compile(r"(?:^|[^\w.])/(?:work|farm|root|tmp|opt|home|Users)/")
 FETCHES = re.compile(r"^```mermaid|unpkg\.com|cdn\.", re.MULTILINE)
-SESSIONS = {"demo", "serve", "talk", "tests", "lint", "types", "imports", "conformance", "docs", "build", "e2e-gpu"}
+SESSIONS = {
+    "demo",
+    "serve",
+    "talk",
+    "tests",
+    "engines",
+    "lint",
+    "types",
+    "imports",
+    "conformance",
+    "docs",
+    "build",
+    "e2e-gpu",
+}
 PACKAGE_NAMES = [path.name for path in tree.PACKAGES]
 
 

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
-from duplex_core.stages import StageFailed, StageOutput, StageNews, StageRequest, StageSpec, StageWorker
+from duplex_core.stages import StageFailed, StageNews, StageOutput, StageRequest, StageSpec, StageWorker
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,22 @@ async def start(stage: StageSpec, reply: Reply) -> ThreadStage:
     return running
 
 
-class ThreadStage:
+class _Seatless:
+    """Whose workers keep nothing of a session between two requests: there is a seat for everybody."""
+
+    def place(self, session_id: str) -> None:
+        """Nothing to do."""
+
+    def release(self, session_id: str) -> None:
+        """Forget what is left of a session or a chat request."""
+        self.abort(session_id)
+
+    def abort(self, session_id: str, request_id: str | None = None) -> None:
+        """Stop one request, or all of a session's."""
+        raise NotImplementedError
+
+
+class ThreadStage(_Seatless):
     """A running stage (:class:`duplex_core.stages.RunningStage`) whose workers are threads."""
 
     def __init__(self, spec: StageSpec, reply: Reply) -> None:
@@ -126,13 +141,6 @@ class ThreadStage:
     def healthy(self) -> bool:
         """Whether the stage takes requests."""
         return not self._closed and self._dead is None
-
-    def place(self, session_id: str) -> None:
-        """Nothing to do: a worker keeps nothing of a session between two requests."""
-
-    def release(self, session_id: str) -> None:
-        """Forget what is left of a session or a chat request."""
-        self.abort(session_id)
 
     def submit(self, request: StageRequest) -> None:
         """Queue ``request``; it is started now when a worker is free.
