@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -228,7 +228,25 @@ class StageLost(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
-StageNews = StageReply | StageLost
+class StageStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stage measured since it last told: for the server's metrics alone.
+
+    Attributes:
+        stage: which stage.
+        replica: which of its replicas; ``None`` is the stage as a whole.
+        gauges: values as they are now, by name.
+        counts: how often things happened, by name.
+        samples: single measurements, by name; those that are times are in seconds.
+    """
+
+    stage: str
+    replica: int | None = None
+    gauges: Mapping[str, float] = {}
+    counts: Mapping[str, int] = {}
+    samples: Mapping[str, Sequence[float]] = {}
+
+
+StageNews = StageReply | StageLost | StageStats
 """What a running stage tells the engine."""
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from duplex_core.stages import StageStats
+
 _STAGE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_UNIT_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class EngineMetrics:
@@ -57,3 +60,34 @@ class EngineMetrics:
             buckets=_STAGE_BUCKETS,
             registry=self.registry,
         )
+        self.stage_load = Gauge(
+            "duplex_stage_load",
+            "What a stage (or one of its replicas) has of something now: seats taken, work that waits, replicas that are up",
+            ["stage", "replica", "what"],
+            registry=self.registry,
+        )
+        self.stage_counts = Counter(
+            "duplex_stage_happened",
+            "How often something happened in a stage: steps, deadline misses, restarts",
+            ["stage", "what"],
+            registry=self.registry,
+        )
+        self.stage_unit_seconds = Histogram(
+            "duplex_stage_unit_seconds",
+            "The parts of one unit of a stage's work: queue, compute, transfer, gap, jitter",
+            ["stage", "part"],
+            buckets=_UNIT_BUCKETS,
+            registry=self.registry,
+        )
+
+    def measured(self, stats: StageStats) -> None:
+        """Take in what a stage told of itself."""
+        replica = "" if stats.replica is None else str(stats.replica)
+        for what, value in stats.gauges.items():
+            self.stage_load.labels(stage=stats.stage, replica=replica, what=what).set(value)
+        for what, count in stats.counts.items():
+            self.stage_counts.labels(stage=stats.stage, what=what).inc(count)
+        for part, values in stats.samples.items():
+            series = self.stage_unit_seconds.labels(stage=stats.stage, part=part)
+            for value in values:
+                series.observe(value)
