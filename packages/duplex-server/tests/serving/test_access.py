@@ -107,7 +107,7 @@ async def test_a_refusal_is_told_and_not_logged_as_a_fault(serving: Any, caplog:
     async with serving(key="s3cret") as served:
         with caplog.at_level(logging.INFO):
             assert await handshake(served) == 401
-            assert await handshake(served, path="/v1/elsewhere") == 501
+            assert await handshake(served, path="/elsewhere") == 404
             assert await handshake(served, additional_headers={"Origin": "https://evil.example"}) == 403
             await asyncio.sleep(0)
         assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -123,6 +123,43 @@ async def test_a_body_that_is_not_json_is_refused(served: Any) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
 
+@pytest.mark.parametrize(
+    ("content", "kind", "code", "says"),
+    [
+        (b'{"model": "parrot"}', None, "invalid_value", "no Content-Type; send a JSON object"),
+        (b'{"model": "parrot"}', "text/plain", "invalid_value", "'text/plain'; send a JSON object"),
+        (b"model=parrot", "application/x-www-form-urlencoded", "invalid_value", "'Content-Type: application/json'"),
+        (b"", "application/json", "invalid_value", "the body is empty; send a JSON object"),
+        (b"[]", "application/json", "invalid_value", "a list and no object; send a JSON object"),
+        (b'"hello"', "application/json", "invalid_value", "a string and no object"),
+        (b"null", "application/json", "invalid_value", "null and no object"),
+        (b"{}", "application/json", "invalid_value", 'is missing; send a JSON object with at least "model" and "mess'),
+        (b'{"model":', "application/json", "invalid_json", "not valid JSON"),
+        (b"\xff", "application/json", "invalid_json", "not valid JSON"),
+        (b"[" * 100_000, "application/json", "invalid_json", "not valid JSON"),
+        (b" " * (15 * 1024 * 1024 + 1), "application/json", "event_too_large", "larger than 15 MiB"),
+    ],
+)
+async def test_a_body_that_is_no_request_is_told_what_to_send(
+    served: Any, content: bytes, kind: str | None, code: str, says: str
+) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        headers = {} if kind is None else {"content-type": kind}
+        answer = await client.post("/v1/chat/completions", content=content, headers=headers)
+    told = answer.json()["error"]
+    assert answer.status_code == (413 if code == "event_too_large" else 400)
+    assert told["code"] == code
+    assert says in told["message"]
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"])
+async def test_json_by_any_of_its_names_is_taken(served: Any, kind: str) -> None:
+    body = json.dumps({"model": "parrot", "messages": [USER]})
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.post("/v1/chat/completions", content=body, headers={"content-type": kind})
+    assert answer.status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_work_stops_when_the_client_goes_away(serving: Any, gated: Any, stream: bool) -> None:
     async with serving(gated.spec) as served:

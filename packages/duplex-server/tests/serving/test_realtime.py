@@ -145,7 +145,17 @@ async def test_beyond_the_last_slot_a_call_is_refused_at_once_and_may_try_again(
     ("query", "code", "param"),
     [
         ("?duplex=0", "unsupported_parameter", "duplex"),
+        ("?duplex=2", "invalid_value", "duplex"),
+        ("?duplex=", "invalid_value", "duplex"),
+        ("?autostart=maybe", "invalid_value", "autostart"),
+        ("?autostart=0&duplex=0", "unsupported_parameter", "duplex"),
+        ("?autostart=0&model=gpt-x", "model_not_found", "model"),
+        ("?autostart=0&autostart=1", "invalid_value", "autostart"),
+        ("?intent=transcription", "unsupported_parameter", "intent"),
+        ("?intent=translation", "invalid_value", "intent"),
+        ("?call_id=rtc_1", "unsupported_parameter", "call_id"),
         ("?model=gpt-x", "model_not_found", None),
+        ("?model=parrot&model=gpt-x", "invalid_value", "model"),
     ],
 )
 async def test_what_is_not_served_is_refused_by_name(served: Any, query: str, code: str, param: str | None) -> None:
@@ -157,6 +167,12 @@ async def test_what_is_not_served_is_refused_by_name(served: Any, query: str, co
         assert await caller.rest() == []
         assert caller.socket.close_code == 1008
     assert served.engine.sessions.taken == 0
+
+
+@pytest.mark.parametrize("query", ["?duplex=true&autostart=1", "?model=parrot&model=parrot", "?api-version=2026-01-01"])
+async def test_what_is_served_and_what_means_nothing_here_is_taken(served: Any, query: str) -> None:
+    async with served.session(f"/v1/realtime{query}"):
+        assert served.engine.sessions.taken == 1
 
 
 async def test_pings_are_answered_while_a_flood_is_worked_off(served: Any) -> None:

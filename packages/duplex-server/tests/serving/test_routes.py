@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -27,11 +28,101 @@ async def test_every_other_v1_route_says_that_it_is_not_here(served: Any, method
     assert "not available on a duplex server" in answer.json()["error"]["message"]
 
 
-async def test_a_socket_elsewhere_is_not_here_either(served: Any) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/chat/completions", "POST"),
+        ("GET", "/v1/realtime/client_secrets", "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("PUT", "/v1/models/parrot", "GET, HEAD"),
+        ("POST", "/v1/realtime/capabilities", "GET, HEAD"),
+        ("POST", "/health", "GET, HEAD"),
+        ("DELETE", "/metrics", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+    ],
+)
+async def test_a_known_address_says_how_it_is_asked(served: Any, method: str, path: str, allow: str) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.request(method, path)
+    told = answer.json()["error"]
+    assert (answer.status_code, answer.headers["allow"], told["code"]) == (405, allow, "method_not_allowed")
+    assert method in told["message"]
+    assert allow.partition(",")[0] in told["message"]
+
+
+async def test_every_route_refuses_the_methods_that_it_does_not_have(served: Any) -> None:
+    """Whatever is added later, too: taken from the list that the server itself gives."""
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        routes = (await client.get("/")).json()["routes"]
+        addresses = {each.split(" ")[1] for each in routes}
+        for path in addresses:
+            has = {each.split(" ")[0] for each in routes if each.endswith(f" {path}")}
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - has:
+                answer = await client.request(method, path.replace("{name:path}", "parrot"))
+                assert answer.status_code == (426 if has == {"WebSocket"} else 405), (method, path)
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime", "/v1/duplex"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_plain_request_to_the_socket_is_told_to_upgrade(served: Any, method: str, path: str) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.request(method, f"{path}?model=parrot")
+    told = answer.json()["error"]
+    assert (answer.status_code, answer.headers["upgrade"], told["code"]) == (426, "websocket", "upgrade_required")
+    assert f"{path} is a WebSocket" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/v1/chat/completions", 400, "is no WebSocket: ask it with POST"),
+        ("/health", 400, "is no WebSocket: ask it with GET"),
+        ("/v1/elsewhere", 404, "conversations are held at /v1/realtime"),
+        ("/realtime", 404, "conversations are held at /v1/realtime"),
+        ("/", 400, "is no WebSocket"),
+    ],
+)
+async def test_a_socket_in_the_wrong_place_is_shown_the_right_one(
+    served: Any, path: str, status: int, says: str
+) -> None:
     with pytest.raises(websockets.InvalidStatus) as caught:
-        async with served.call("/v1/elsewhere"):
+        async with served.call(path):
             pass
-    assert caught.value.response.status_code == 501
+    answer = caught.value.response
+    assert answer.status_code == status
+    assert says in json.loads(answer.body or b"")["error"]["message"]
+
+
+async def test_the_address_alone_tells_what_the_server_is_and_has(served: Any) -> None:
+    async with httpx.AsyncClient(base_url=served.http) as client:
+        told = (await client.get("/")).json()
+        lost = await client.get("/realtime")
+        head = await client.head("/health")
+    assert (told["name"], told["model"]) == ("duplex-server", "parrot")
+    assert set(told["routes"]) == {
+        "GET /",
+        "GET /health",
+        "GET /metrics",
+        "GET /v1/models",
+        "GET /v1/models/{name:path}",
+        "GET /v1/realtime/capabilities",
+        "POST /v1/chat/completions",
+        "POST /v1/realtime/client_secrets",
+        "WebSocket /v1/realtime",
+        "WebSocket /v1/duplex",
+    }
+    assert all(told["routes"].values()), "each says what it is for"
+    assert (lost.status_code, lost.json()["error"]["code"]) == (404, "not_found")
+    assert "GET /" in lost.json()["error"]["message"]
+    assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_a_slash_too_many_leads_to_the_route(served: Any) -> None:
+    body = {"model": "parrot", "messages": [{"role": "user", "content": "one"}]}
+    async with httpx.AsyncClient(base_url=served.http, follow_redirects=True) as client:
+        answer = await client.post("/v1/chat/completions/", json=body)
+    assert answer.json()["choices"][0]["message"]["content"] == "one"
 
 
 async def test_models_and_capabilities_name_what_is_served(served: Any) -> None:

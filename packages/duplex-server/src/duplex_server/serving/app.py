@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 
 from duplex_core.audio import PCM_RATES_HZ, TELEPHONE_RATE_HZ, AudioEncoding
 from duplex_core.authentication import Authenticator
 from duplex_core.errors import DuplexError, ErrorCode, error
+from duplex_server import __version__
 from duplex_server.engine.omni import DuplexOmni
-from duplex_server.serving import chat, client_secrets, realtime
-from duplex_server.serving.errors import response_to
+from duplex_server.serving import addresses, bodies, chat, client_secrets, realtime
+from duplex_server.serving.errors import complaint, require_model, response_to
 from duplex_server.serving.keys import Keys
 from duplex_server.serving.origins import Origins
 
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+READ = ["GET", "HEAD"]
+"""How what is only looked at may be asked; those who watch a server often ask with HEAD."""
 
 
 def create_app(
@@ -46,7 +53,6 @@ def create_app(
     keys = Keys(api_key, authenticator=authenticator)
     app = FastAPI(title="duplex-server", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(DuplexError, _told)
-    app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _failed)
     app.add_middleware(Origins, listed=allow_origins)
 
@@ -58,34 +64,61 @@ def create_app(
     _add_models(app, engine, guarded)
 
     @app.post("/v1/chat/completions", dependencies=guarded)
-    async def completions(body: chat.ChatCompletionRequest) -> Response:
-        return chat.answer(engine, body)
+    async def completions(request: Request) -> Response:
+        """Ordinary chat, streamed too, on the same engine and weights."""
+        return chat.answer(engine, await chat.read(request))
 
     @app.post("/v1/realtime/client_secrets", dependencies=guarded)
     async def secret(request: Request) -> JSONResponse:
-        return JSONResponse(client_secrets.answer(keys.client_secrets, engine.served, await request.body()))
+        """A short-lived key for a browser, in OpenAI's shapes."""
+        body = await bodies.read(request, client_secrets.MAX_BODY_BYTES)
+        return JSONResponse(client_secrets.answer(keys.client_secrets, engine.served, body))
 
     async def socket(websocket: WebSocket) -> None:
+        """A conversation, in the events of OpenAI's Realtime API."""
         await realtime.attend(websocket, engine, keys)
 
-    for address in ("/v1/realtime", "/v1/duplex"):
+    for address in (addresses.SOCKET, "/v1/duplex"):
         app.add_api_websocket_route(address, socket)
-
-    @app.api_route("/v1/{rest:path}", methods=METHODS, dependencies=guarded)
-    async def elsewhere(rest: str) -> JSONResponse:
-        return _not_here(f"/v1/{rest}")
-
-    @app.websocket("/v1/{rest:path}")
-    async def socket_elsewhere(websocket: WebSocket, rest: str) -> None:
-        await websocket.send_denial_response(_not_here(f"/v1/{rest}"))
-
+    _add_elsewhere(app, keys)
     return app
+
+
+def _add_elsewhere(app: FastAPI, keys: Keys) -> None:
+    """What is said wherever no route is; under ``/v1`` only to those who may ask there."""
+
+    async def misdirected(request: Request, exc: Exception) -> Response:
+        """Starlette found the address, and not the method."""
+        assert isinstance(exc, HTTPException)
+        if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            return addresses.answer(app.routes, request.scope)
+        return complaint(exc.status_code, "invalid_request", exc.detail, headers=exc.headers)
+
+    async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = addresses.answer(app.routes, scope)
+        if scope["path"].startswith("/v1/"):
+            try:
+                await keys.admit(HTTPConnection(scope))
+            except DuplexError as exc:
+                answer = response_to(exc.info)
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(answer)
+        else:
+            await answer(scope, receive, send)
+
+    app.add_exception_handler(HTTPException, misdirected)
+    app.router.default = elsewhere
 
 
 def _add_operations(app: FastAPI, engine: DuplexOmni) -> None:
     """What operators ask, without a key."""
 
-    @app.get("/health")
+    @app.api_route("/", methods=READ)
+    async def index() -> JSONResponse:
+        """What this server is, and what it has."""
+        return JSONResponse(addresses.index(app.routes, version=__version__, model=engine.served.name))
+
+    @app.api_route("/health", methods=READ)
     async def health() -> JSONResponse:
         """200 when requests are taken; 503 when the process is alive and takes none."""
         ready = engine.ready
@@ -100,8 +133,9 @@ def _add_operations(app: FastAPI, engine: DuplexOmni) -> None:
         }
         return JSONResponse(body, status_code=200 if ready else 503)
 
-    @app.get("/metrics")
+    @app.api_route("/metrics", methods=READ)
     async def metrics() -> Response:
+        """What happened so far, for Prometheus."""
         return Response(generate_latest(engine.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -113,19 +147,20 @@ def _add_models(app: FastAPI, engine: DuplexOmni, guarded: list[Any]) -> None:
     def card(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": began, "owned_by": "duplex-server"}
 
-    @app.get("/v1/models", dependencies=guarded)
+    @app.api_route("/v1/models", methods=READ, dependencies=guarded)
     async def models() -> JSONResponse:
+        """The names of the served model."""
         return JSONResponse({"object": "list", "data": [card(name) for name in served.names]})
 
-    @app.get("/v1/models/{name:path}", dependencies=guarded)
+    @app.api_route("/v1/models/{name:path}", methods=READ, dependencies=guarded)
     async def model(name: str) -> JSONResponse:
-        if not served.answers_to(name):
-            message = f"there is no model {name!r} here; this server has: {', '.join(served.names)}"
-            raise DuplexError(error(ErrorCode.MODEL_NOT_FOUND, message, param="model"))
+        """One of these names."""
+        require_model(served, name, param="model")
         return JSONResponse(card(name))
 
-    @app.get("/v1/realtime/capabilities", dependencies=guarded)
+    @app.api_route("/v1/realtime/capabilities", methods=READ, dependencies=guarded)
     async def capabilities() -> JSONResponse:
+        """What the served model can do."""
         telephone = (AudioEncoding.PCMU, AudioEncoding.PCMA)
         return JSONResponse(
             {
@@ -144,27 +179,9 @@ def _add_models(app: FastAPI, engine: DuplexOmni, guarded: list[Any]) -> None:
         )
 
 
-def _not_here(path: str) -> JSONResponse:
-    body = {
-        "error": {
-            "message": f"{path} is not available on a duplex server",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": "not_implemented",
-        }
-    }
-    return JSONResponse(body, status_code=501)
-
-
 async def _told(_request: Request, exc: Exception) -> Response:
     assert isinstance(exc, DuplexError)
     return response_to(exc.info)
-
-
-async def _invalid(_request: Request, exc: Exception) -> Response:
-    """A body that is not what its route takes: the first thing that is wrong with it, by name."""
-    assert isinstance(exc, RequestValidationError)
-    return response_to(chat.explain(exc.errors()))
 
 
 async def _failed(_request: Request, _exc: Exception) -> Response:

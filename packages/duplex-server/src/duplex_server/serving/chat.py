@@ -14,20 +14,26 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pydantic
 from fastapi.responses import JSONResponse, Response
+from starlette.requests import Request
 
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.model import StopReason, TokenUsage
+from duplex_core.wire import MAX_EVENT_BYTES
 from duplex_server.engine.chat import AsyncOmni, ChatDone, ChatEvent, ChatRequest, ChatText, ChatToolCall
+from duplex_server.serving import bodies
 from duplex_server.serving.chat_schema import ChatCompletionRequest, to_request
-from duplex_server.serving.errors import body_of, response_to
+from duplex_server.serving.errors import body_of, require_model, response_to
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-__all__ = ["ChatCompletionRequest", "answer", "explain"]
-
 Json = dict[str, Any]
+
+MAX_BODY_BYTES = MAX_EVENT_BYTES
+"""Largest request: as large as the largest event of a conversation."""
+_SHAPE = 'a JSON object with at least "model" and "messages"'
 
 
 def answer(engine: AsyncOmni, body: ChatCompletionRequest) -> Response:
@@ -37,22 +43,33 @@ def answer(engine: AsyncOmni, body: ChatCompletionRequest) -> Response:
         DuplexError: another model, or something that cannot be served.
     """
     served = engine.served
-    if not served.answers_to(body.model):
-        message = f"there is no model {body.model!r} here; this server has: {', '.join(served.names)}"
-        raise DuplexError(error(ErrorCode.MODEL_NOT_FOUND, message, param="model"))
+    require_model(served, body.model, param="model")
     usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     return _Answer(engine, to_request(body, served.capabilities), stream=body.stream, usage=usage)
 
 
-def explain(faults: Sequence[Any]) -> ErrorInfo:
+async def read(request: Request) -> ChatCompletionRequest:
+    """What a request asks for.
+
+    Raises:
+        DuplexError: its body is not what it must be; the first thing that is wrong with it, by name.
+    """
+    bodies.require_json(request, _SHAPE)
+    document = bodies.json_object(await bodies.read(request, MAX_BODY_BYTES), _SHAPE)
+    try:
+        return ChatCompletionRequest.model_validate(document)
+    except pydantic.ValidationError as exc:
+        raise DuplexError(_explain(exc.errors(include_url=False))) from None
+
+
+def _explain(faults: Sequence[Any]) -> ErrorInfo:
     """The first of what pydantic finds wrong with a body, as an error that names the field."""
     fault: Mapping[str, Any] = faults[0]
-    place = [str(each) for each in fault["loc"] if each != "body"]
-    param = ".".join(place) or None
+    param = ".".join(str(each) for each in fault["loc"]) or None
     if fault["type"] == "extra_forbidden":
         return error(ErrorCode.UNKNOWN_PARAMETER, f"{param} is not a field of this request", param=param)
-    if fault["type"] == "json_invalid":
-        return error(ErrorCode.INVALID_JSON, f"the body is not valid JSON: {fault.get('ctx', {}).get('error', '')}")
+    if fault["type"] == "missing" and len(fault["loc"]) == 1:
+        return error(ErrorCode.INVALID_VALUE, f"{param} is missing; send {_SHAPE}", param=param)
     return error(ErrorCode.INVALID_VALUE, f"{param or 'the body'}: {fault['msg']}", param=param)
 
 

@@ -22,6 +22,7 @@ from duplex_core.events import session_view
 from duplex_core.patch import SessionPatch
 from duplex_core.wire import decode_command
 from duplex_server.engine.served import ServedModel
+from duplex_server.serving.errors import require_model
 
 PREFIX = "ek_"
 """How a client secret begins, here as at OpenAI's."""
@@ -29,7 +30,7 @@ DEFAULT_SECONDS = 600
 MAX_SECRETS = 10_000
 """Most secrets that are remembered."""
 MAX_BODY_BYTES = 1024 * 1024
-"""Largest request."""
+"""Largest request; who reads it sees to that."""
 MAX_TOTAL_BYTES = 64 * 1024 * 1024
 """Most bytes of session configurations that are remembered with them."""
 RESUME_S = 24 * 3600.0
@@ -114,9 +115,8 @@ def answer(store: ClientSecrets, served: ServedModel, body: bytes) -> dict[str, 
     """
     request = _read(body)
     patch = _session_of(request.session)
-    if patch is not None and isinstance(patch.model, str) and not served.answers_to(patch.model):
-        message = f"there is no model {patch.model!r} here; this server has: {', '.join(served.names)}"
-        raise refuse(ErrorCode.MODEL_NOT_FOUND, message, param="session.model")
+    if patch is not None and isinstance(patch.model, str):
+        require_model(served, patch.model, param="session.model")
     config = served.configured(patch)
     after = request.expires_after or ExpiresAfter()
     value, expires_at = store.create(patch, after.seconds, size=len(body))
@@ -124,8 +124,6 @@ def answer(store: ClientSecrets, served: ServedModel, body: bytes) -> dict[str, 
 
 
 def _read(body: bytes) -> ClientSecretRequest:
-    if len(body) > MAX_BODY_BYTES:
-        raise refuse(ErrorCode.EVENT_TOO_LARGE, f"the request is larger than {MAX_BODY_BYTES // 1024} KiB")
     try:
         return msgspec.json.decode(body or b"{}", type=ClientSecretRequest)
     except msgspec.ValidationError as exc:

@@ -5,11 +5,13 @@ Owns the status codes and the body. Used by every route and by the socket's refu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from duplex_core.errors import ErrorCode, ErrorInfo
+from duplex_core.errors import ErrorCode, ErrorInfo, ErrorType, refuse
+from duplex_server.engine.served import ServedModel
 
 _STATUS = {
     ErrorCode.UNAUTHORIZED: 401,
@@ -45,3 +47,20 @@ def response_to(info: ErrorInfo) -> JSONResponse:
     """The whole answer for an error; a retryable one says when to try again."""
     headers = {"Retry-After": "1"} if info.retryable else None
     return JSONResponse(body_of(info), status_code=status_of(info), headers=headers)
+
+
+def complaint(status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An answer about the request itself, for which the protocol of the conversation has no code."""
+    told = {"message": message, "type": ErrorType.INVALID_REQUEST.value, "param": None, "code": code}
+    return JSONResponse({"error": told}, status_code=status, headers=dict(headers or {}))
+
+
+def require_model(served: ServedModel, name: str, *, param: str) -> None:
+    """Refuse a client that asks, in ``param``, for another model.
+
+    Raises:
+        DuplexError: ``model_not_found``.
+    """
+    if not served.answers_to(name):
+        message = f"there is no model {name!r} here; this server has: {', '.join(served.names)}"
+        raise refuse(ErrorCode.MODEL_NOT_FOUND, message, param=param)

@@ -21,8 +21,10 @@ from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, ErrorEvent
 from duplex_core.wire import decode_command, encode_event
 from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
-from duplex_server.serving.errors import response_to
+from duplex_server.serving import query
+from duplex_server.serving.errors import require_model, response_to
 from duplex_server.serving.keys import PROTOCOL, Keys
+from duplex_server.serving.query import Query
 
 if TYPE_CHECKING:
     from starlette.types import Message
@@ -34,7 +36,6 @@ FIRST_COMMAND_S = 10.0
 LINGER_S = 5.0
 """How long a client that reads slowly is given to take its last events, once its session is over."""
 
-_FALSE = frozenset({"0", "false", "no", "off"})
 _CLOSE_NORMAL = 1000
 _CLOSED_WITHOUT_CODE = 1005
 _CLOSE_POLICY = 1008
@@ -47,7 +48,7 @@ _BINARY = error(ErrorCode.BINARY_FRAME, "a binary frame; every event is one text
 
 async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
     """Serve one WebSocket from its handshake to its end."""
-    resuming = websocket.query_params.get("autostart", "1").lower() in _FALSE
+    resuming = query.wants_to_resume(websocket.query_params)
     try:
         principal = await keys.admit(websocket, realtime=True, resuming=resuming)
     except DuplexError as exc:
@@ -56,7 +57,8 @@ async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
     offered: list[str] = websocket.scope.get("subprotocols", [])
     await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
     try:
-        handle = await (_resumed(websocket, engine) if resuming else _opened(websocket, engine, principal))
+        asked = query.read(websocket.query_params)
+        handle = await (_resumed(websocket, engine, asked) if asked.resumes else _opened(engine, asked, principal))
     except DuplexError as exc:
         await _refuse(websocket, exc.info)
         return
@@ -72,25 +74,23 @@ async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
             handle.detach()
 
 
-async def _opened(websocket: WebSocket, engine: DuplexOmni, principal: Principal) -> DuplexSessionHandle:
+async def _opened(engine: DuplexOmni, asked: Query, principal: Principal) -> DuplexSessionHandle:
     """A session of the socket's own.
 
     Raises:
         DuplexError: there is none for it.
     """
-    query = websocket.query_params
-    if query.get("duplex", "1").lower() in _FALSE:
-        message = "only duplex sessions are served here, no turn-based realtime handler is mounted; leave duplex out"
-        raise DuplexError(error(ErrorCode.UNSUPPORTED_PARAMETER, message, param="duplex"))
-    return await engine.open_session(query.get("model"), patch=principal.session)
+    return await engine.open_session(asked.model, patch=principal.session)
 
 
-async def _resumed(websocket: WebSocket, engine: DuplexOmni) -> DuplexSessionHandle | None:
+async def _resumed(websocket: WebSocket, engine: DuplexOmni, asked: Query) -> DuplexSessionHandle | None:
     """The session that the socket asks for; ``None`` when the client has gone before it asked.
 
     Raises:
         DuplexError: it cannot have it; whoever had it has it still.
     """
+    if asked.model is not None:
+        require_model(engine.served, asked.model, param="model")
     command = await _first_command(websocket)
     if command is None:
         return None
