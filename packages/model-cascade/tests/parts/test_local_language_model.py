@@ -257,6 +257,30 @@ def test_what_a_function_returned_is_said(smollm2: LocalLanguageModel) -> None:
     assert end_of(deltas).reason is FinishReason.STOP
 
 
+def test_a_result_that_is_said_costs_what_it_takes_to_read_the_conversation_and_say_it(
+    smollm2: LocalLanguageModel,
+) -> None:
+    """No answer is generated, but tokens were read and others said; the next turn finds them in the cache."""
+    call = ToolRequest(call_id="c1", name="get_weather", arguments='{"city": "Paris"}')
+    asked = (
+        user("What is the weather in Paris?"),
+        Message(role="assistant", tool_calls=(call,)),
+        Message(role="tool", tool_call_id="c1", content='{"temperature": 21, "sky": "sunny"}'),
+    )
+    said = end_of(list(smollm2.stream(ask(*asked, tools=(WEATHER,))))).usage
+    following = (*asked, Message(role="assistant", content="Temperature: 21, sky: sunny."), user("Thank you."))
+    then = end_of(list(smollm2.stream(ask(*following)))).usage
+    assert said.prompt_tokens > 20
+    assert 5 <= said.completion_tokens <= 20, "Temperature: 21, sky: sunny."
+    assert then.cached_tokens > said.prompt_tokens // 2
+
+
+def test_a_result_whose_saying_is_cancelled_ends_so(smollm2: LocalLanguageModel) -> None:
+    result = Message(role="tool", tool_call_id="c1", content="noon")
+    deltas = list(smollm2.stream(ask(user("What time is it?"), result), cancelled=lambda: True))
+    assert end_of(deltas).reason is FinishReason.CANCELLED
+
+
 SCHEMAS: list[dict[str, Any]] = [
     {},
     {"type": "object"},

@@ -87,8 +87,7 @@ class LocalLanguageModel:
             return
         last = request.messages[-1] if request.messages else None
         if last is not None and last.role == "tool":
-            yield TextDelta(text=said_plainly(last.content))
-            yield Finished(reason=FinishReason.STOP, usage=Usage())
+            yield from self._read_out(request, said_plainly(last.content), cancelled)
             return
         offered = () if mode is ToolMode.NONE else request.tools
         asked = function_asked_for(request.messages, offered)
@@ -136,6 +135,23 @@ class LocalLanguageModel:
         for piece in answer.pieces():
             yield TextDelta(text=piece)
         yield Finished(reason=answer.reason, usage=answer.usage)
+
+    def _read_out(self, request: ChatRequest, text: str, cancelled: Cancel) -> Iterator[Delta]:
+        """Say a text that is given, and have the model read the conversation with it: what is answered next begins there."""
+        yield TextDelta(text=text)
+        counted: list[int] = []
+        for said in ("", text):
+            answer = _Answer(self, request, Sampling(max_tokens=0), cancelled)
+            for _ in answer.pieces(said):
+                pass
+            if answer.reason is FinishReason.CANCELLED:
+                yield Finished(reason=FinishReason.CANCELLED, usage=answer.usage)
+                return
+            counted.append(answer.usage.prompt_tokens)
+        read, with_text = counted
+        yield Finished(
+            reason=FinishReason.STOP, usage=Usage(prompt_tokens=read, completion_tokens=max(0, with_text - read))
+        )
 
     def _forced(self, request: ChatRequest, tools: list[Tool], cancelled: Cancel) -> Iterator[Delta]:
         """Write a call: choose the function, then its arguments, each inside a grammar."""
