@@ -31,7 +31,7 @@ def announce(address: str) -> None:
 async def serve_engine(sessions: int) -> None:
     """The server with the free model."""
     plugins = load_plugins([builtins, model])
-    served = prepare(plugins, model.FREE.id, lambda kind: kind())
+    served = prepare(plugins, model.FREE.id, lambda spec: spec.deploy_model())
     settings = EngineSettings(max_sessions=sessions)
     with listen("127.0.0.1", 0) as listener:
         async with DuplexOmni.start(served, plugins=plugins, settings=settings) as engine:

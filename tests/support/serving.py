@@ -124,7 +124,7 @@ async def engine_of(
 ) -> AsyncIterator[DuplexOmni]:
     chosen = EngineSettings(**{"detector": "energy", **settings})
     plugins = plugins_with(spec, extra=extra)
-    model = prepare(plugins, spec.id, lambda kind: kind(), aliases=aliases)
+    model = prepare(plugins, spec.id, lambda spec: spec.deploy_model(), aliases=aliases)
     async with DuplexOmni.start(model, plugins=plugins, settings=chosen) as engine:
         yield engine
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from pathlib import Path
 from typing import Literal
 
 import pydantic
 import pytest
 
-from duplex_server.deploy import DeployError, read_settings, validate
+from duplex_core.spec import ModelSpec
+from duplex_core.testing.echo import ECHO
+from duplex_server.deploy import DeployError, profiles, read_settings, resolve, validate
 
 
 class Inner(pydantic.BaseModel):
@@ -132,3 +136,61 @@ def test_a_missing_file_is_named_and_an_empty_one_sets_nothing(tmp_path: Path) -
         read_settings(tmp_path / "nowhere.yaml", [], {})
     (tmp_path / "empty.yaml").write_text("")
     assert read_settings(tmp_path / "empty.yaml", [], {}) == {}
+
+
+# -- profiles of a model package --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
+    """A model whose package ships two profiles."""
+    folder = tmp_path / "a_model_package" / "profiles"
+    folder.mkdir(parents=True)
+    (tmp_path / "a_model_package" / "__init__.py").write_text("")
+    (folder / "small.yaml").write_text("# For one small machine.\nvoice: small\nllm: {base_url: here, retries: 1}\n")
+    (folder / "big.yaml").write_text("voice: big\n")
+    (folder / "notes.txt").write_text("no profile")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "a_model_package", raising=False)
+    return dataclasses.replace(
+        ECHO, deploy_model=Settings, profiles="a_model_package:profiles", default_profile="small"
+    )
+
+
+def test_the_default_profile_stands_under_what_was_set(shipped: ModelSpec) -> None:
+    settings = read_settings(None, ["llm.retries=4"], {})
+    assert resolve(shipped, settings) == Settings(voice="small", llm=Inner(base_url="here", retries=4))
+
+
+def test_a_profile_is_chosen_by_name(shipped: ModelSpec) -> None:
+    assert resolve(shipped, {}, "big") == Settings(voice="big")
+
+
+def test_profiles_are_listed_with_what_they_are_for_the_default_first(shipped: ModelSpec) -> None:
+    assert list(profiles(shipped).items()) == [("small", "For one small machine."), ("big", "")]
+
+
+def test_an_unknown_profile_is_refused_with_those_that_there_are(shipped: ModelSpec) -> None:
+    with pytest.raises(DeployError, match="has no profile 'huge'; it has: small, big"):
+        resolve(shipped, {}, "huge")
+
+
+def test_a_model_without_profiles_says_so() -> None:
+    with pytest.raises(DeployError, match="model echo has no profile 'any'; it has: none"):
+        resolve(ECHO, {}, "any")
+    assert profiles(ECHO) == {}
+
+
+def test_a_wrong_setting_over_a_profile_is_named(shipped: ModelSpec) -> None:
+    with pytest.raises(DeployError, match=r"deploy setting llm\.retries must be at least 0, not -1"):
+        resolve(shipped, {"llm": {"retries": -1}})
+
+
+def test_a_setting_inside_another_kind_of_value_replaces_it(shipped: ModelSpec) -> None:
+    with pytest.raises(DeployError, match="llm has settings inside"):
+        resolve(shipped, {"llm": 3})
+
+
+def test_a_package_without_its_folder_of_profiles_is_named(shipped: ModelSpec) -> None:
+    with pytest.raises(DeployError, match="model echo says that its profiles are in nowhere_at_all:x"):
+        resolve(dataclasses.replace(shipped, profiles="nowhere_at_all:x"), {})

@@ -69,6 +69,9 @@ class ModelSpec:
             they cannot work together; must not load weights.
         create_session: makes the model's side of one session, or of one chat request (``context.chat``).
         embedded: the package needs no checkpoint and may be the default when no model is named.
+        profiles: where the package keeps its deploy profiles: ``package:folder`` inside it, with one YAML file of deploy settings
+            for each profile, named after it; the comment on a file's first line says what it is for. Empty: it has none.
+        default_profile: the one that is taken when the operator names none.
         max_sessions: default number of sessions that the default profile holds.
     """
 
@@ -84,3 +87,5 @@ class ModelSpec:
     options_model: type[pydantic.BaseModel] = NoOptions
     embedded: bool = False
     max_sessions: int = 4
+    profiles: str = ""
+    default_profile: str = ""

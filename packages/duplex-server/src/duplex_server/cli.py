@@ -15,28 +15,52 @@ import socket
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 import duplex_server
 from duplex_core.authentication import Authenticator, AuthenticatorSpec
+from duplex_core.observers import SessionObserverSpec
 from duplex_core.plugins import PluginError, PluginHost, PluginReport, load_plugins
 from duplex_core.spec import ModelSpec
 from duplex_core.subcommands import SubcommandSpec
 from duplex_server import builtins
-from duplex_server.deploy import DeployError, read_settings, validate
+from duplex_server.deploy import DeployError, profiles, read_settings, resolve
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.omni import DEFAULT_DETECTOR, DuplexOmni, EngineSettings
-from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare
+from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare, session_limit, with_transcriber
 from duplex_server.engine.stages.host import StageStartError
+from duplex_server.logs import LogFormat, set_format
+from duplex_server.planning import describe, show
 from duplex_server.serving.app import create_app
 from duplex_server.serving.origins import is_loopback
 from duplex_server.serving.process import run, settle_memory
 from duplex_server.serving.server import ListenError, address_of, listen
 from duplex_server.serving.server import serve as serve_until_told
+from duplex_server.tracing import TracingUnavailable, start_tracing
 
-OWN_COMMANDS = ("serve", "models")
+OWN_COMMANDS = ("serve", "models", "plan")
+
+Model = Annotated[
+    str | None,
+    typer.Argument(help="A model's id, or a folder with a checkpoint; the embedded default when left out."),
+]
+MaxSessions = Annotated[
+    int | None, typer.Option(help="Most sessions at a time; the model package's default when left out.", min=1)
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(envvar="DUPLEX_PROFILE", help="Deploy profile of the model's package; its default when left out."),
+]
+Deploy = Annotated[Path | None, typer.Option(help="YAML file with deploy settings of the model.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One deploy setting; dots reach inside.")
+]
+Transcriber = Annotated[
+    str | None, typer.Option(help="Transcriber of a plugin's, for a model that does not transcribe by itself.")
+]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,19 +99,13 @@ def options(
 @app.command()
 def serve(  # noqa: PLR0917 - the parameters are the command's options
     context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Argument(help="A model's id, or a folder with a checkpoint; the embedded default when left out."),
-    ] = None,
+    model: Model = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
-    max_sessions: Annotated[
-        int | None, typer.Option(help="Most sessions at a time; the model package's default when left out.", min=1)
-    ] = None,
-    deploy: Annotated[Path | None, typer.Option(help="YAML file with deploy settings of the model.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One deploy setting; dots reach inside.")
-    ] = None,
+    max_sessions: MaxSessions = None,
+    profile: Profile = None,
+    deploy: Deploy = None,
+    assignments: Assignments = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="DUPLEX_API_KEY", help="Key that clients must show.", show_envvar=True)
     ] = None,
@@ -101,9 +119,7 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
             help="End-of-turn detector for semantic_vad: smart-turn (an extra), or a plugin's; none by default."
         ),
     ] = None,
-    transcriber: Annotated[
-        str | None, typer.Option(help="Transcriber of a plugin's, for a model that does not transcribe by itself.")
-    ] = None,
+    transcriber: Transcriber = None,
     served_model_name: Annotated[
         list[str] | None,
         typer.Option("--served-model-name", metavar="NAME", help="A further name for the model; may be repeated."),
@@ -133,9 +149,16 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
         float, typer.Option(help="How long running sessions get to end when the server is told to stop.", min=0)
     ] = 10.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    log_format: Annotated[
+        LogFormat, typer.Option(help="text for people, or json: one object a line, with the session's id.")
+    ] = LogFormat.TEXT,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Send a trace of each turn through OpenTelemetry (an extra: tracing).")
+    ] = False,
 ) -> None:
     """Serve one model until SIGTERM or Ctrl-C."""
     plugins: PluginHost = context.obj
+    set_format(log_format)
     _set_log_level(log_level)
     _check_access(plugins, host, api_key, authenticator, allow_unauthenticated)
     lifetime = Lifetime(
@@ -146,7 +169,8 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
     )
     try:
         settings = read_settings(deploy, assignments or [], os.environ)
-        served = prepare(plugins, model, lambda kind: validate(kind, settings), aliases=served_model_name or ())
+        served = prepare(plugins, model, lambda spec: resolve(spec, settings, profile), aliases=served_model_name or ())
+        tracer = start_tracing() if trace else None
         engine = EngineSettings(
             max_sessions=max_sessions,
             detector=detector,
@@ -155,7 +179,7 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
             lifetime=lifetime,
         )
         listener = listen(host, port)
-    except (PluginError, DeployError, ModelUnavailable, ListenError) as exc:
+    except (PluginError, DeployError, ModelUnavailable, ListenError, TracingUnavailable) as exc:
         _stop(str(exc))
     front = _Front(
         listener=listener,
@@ -163,12 +187,50 @@ def serve(  # noqa: PLR0917 - the parameters are the command's options
         authenticator=plugins.authenticators[authenticator] if authenticator is not None else None,
         allow_origins=tuple(allow_origin or ()),
         drain_s=drain_seconds,
+        observers=() if tracer is None else (tracer,),
     )
     with listener:
         try:
             run(_serve(served, plugins=plugins, settings=engine, front=front))
         except (ModelUnavailable, StageStartError) as exc:
             _stop(str(exc))
+
+
+@app.command()
+def plan(  # noqa: PLR0917 - the parameters are the command's options
+    context: typer.Context,
+    model: Model = None,
+    max_sessions: MaxSessions = None,
+    profile: Profile = None,
+    deploy: Deploy = None,
+    assignments: Assignments = None,
+    transcriber: Transcriber = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, with every setting.")] = False,
+) -> None:
+    """Show the stages that serve would start, their devices and memory; nothing is loaded."""
+    plugins: PluginHost = context.obj
+    try:
+        settings = read_settings(deploy, assignments or [], os.environ)
+        served = prepare(plugins, model, lambda spec: resolve(spec, settings, profile))
+        if transcriber is not None:
+            served = with_transcriber(served, plugins, transcriber)
+        limit = session_limit(served, max_sessions)
+        known = profiles(served.spec)
+    except (PluginError, DeployError, ModelUnavailable) as exc:
+        _stop(str(exc))
+    planned = describe(served, package=_origin(plugins, served.spec.id), profile=profile, max_sessions=limit)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(planned)).decode())
+        return
+    console = Console()
+    show(planned, console)
+    for name, purpose in known.items():
+        console.print(f"profile {name}: {purpose}", markup=False)
+
+
+def _origin(plugins: PluginHost, model_id: str) -> str:
+    """The package that a model comes from, with its version."""
+    return next(report.origin for report in plugins.reports if model_id in report.models)
 
 
 @app.command()
@@ -198,13 +260,14 @@ def models(context: typer.Context) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Front:
-    """The server's side that faces its clients."""
+    """The server's side that faces its clients, and those who look on."""
 
     listener: socket.socket
     api_key: str | None
     authenticator: AuthenticatorSpec | None
     allow_origins: tuple[str, ...]
     drain_s: float
+    observers: tuple[SessionObserverSpec, ...] = ()
 
 
 def _check_access(
@@ -226,7 +289,7 @@ def _check_access(
 async def _serve(served: ServedModel, *, plugins: PluginHost, settings: EngineSettings, front: _Front) -> None:
     """Load what decides who may in, then the model, then serve it."""
     authenticator = await _authenticator(front.authenticator)
-    async with DuplexOmni.start(served, plugins=plugins, settings=settings) as engine:
+    async with DuplexOmni.start(served, plugins=plugins, settings=settings, observers=front.observers) as engine:
 
         def ready() -> None:
             settle_memory()

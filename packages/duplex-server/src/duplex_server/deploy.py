@@ -1,21 +1,24 @@
-"""Deploy settings: a YAML file, the environment and ``--set``, as one validated value.
+"""Deploy settings: a profile of the model package's, a YAML file, the environment and ``--set``, as one validated value.
 
 Owns where settings come from and how a wrong one is named. Called by the command line before anything is loaded. The model
 package's own pydantic model says what there is to set; this knows none of it.
 
-Precedence: ``--set`` before the environment before the file. The environment spells ``llm.base_url`` as
+Precedence: ``--set`` before the environment before the file before the profile. The environment spells ``llm.base_url`` as
 ``DUPLEX_DEPLOY__LLM__BASE_URL``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import yaml
 
+from duplex_core.spec import ModelSpec
 from duplex_server.faults import sentences
 
 PREFIX = "DUPLEX_DEPLOY__"
@@ -49,6 +52,62 @@ def read_settings(file: Path | None, assignments: Sequence[str], environ: Mappin
     return settings
 
 
+def profiles(spec: ModelSpec) -> dict[str, str]:
+    """The profiles that a model package ships: name and what it is for, the default first.
+
+    Raises:
+        DeployError: the package names a folder of profiles that it does not have.
+    """
+    found = {name: _first_comment(file.read_text(encoding="utf-8")) for name, file in _profile_files(spec).items()}
+    return dict(sorted(found.items(), key=lambda each: (each[0] != spec.default_profile, each[0])))
+
+
+def resolve(spec: ModelSpec, settings: Mapping[str, Any], profile: str | None = None) -> pydantic.BaseModel:
+    """The settings that a model is served with: those of a profile, what was set over them, the model's defaults elsewhere.
+
+    Args:
+        spec: the model.
+        settings: what was set, from :func:`read_settings`.
+        profile: one of the package's; ``None`` is its default.
+
+    Raises:
+        DeployError: there is no such profile, or a setting is wrong, by its dotted name.
+    """
+    files = _profile_files(spec)
+    name = spec.default_profile if profile is None else profile
+    if not name:
+        return validate(spec.deploy_model, settings)
+    if name not in files:
+        known = ", ".join(profiles(spec)) or "none"
+        raise DeployError(f"model {spec.id} has no profile {name!r}; it has: {known}")
+    return validate(spec.deploy_model, _over(_read_file(files[name]), settings))
+
+
+def _profile_files(spec: ModelSpec) -> dict[str, Traversable]:
+    package, _, folder = spec.profiles.partition(":")
+    if not package:
+        return {}
+    try:
+        entries = list((resources.files(package) / folder).iterdir())
+    except (ImportError, OSError) as exc:
+        raise DeployError(f"model {spec.id} says that its profiles are in {spec.profiles}: {exc}") from exc
+    return {entry.name.removesuffix(".yaml"): entry for entry in entries if entry.name.endswith(".yaml")}
+
+
+def _first_comment(text: str) -> str:
+    first = text.partition("\n")[0]
+    return first.lstrip("# ").strip() if first.startswith("#") else ""
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``below`` with everything that ``above`` sets; what stands inside a setting is merged too."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _over(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
 def validate(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> pydantic.BaseModel:
     """The settings as the model package wants them.
 
@@ -61,7 +120,7 @@ def validate(model: type[pydantic.BaseModel], settings: Mapping[str, Any]) -> py
         raise DeployError(sentences("deploy setting", model, exc)) from None
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path | Traversable) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:

@@ -56,7 +56,7 @@ def test_the_turn_based_half_imports_nothing_of_the_duplex_half() -> None:
 async def test_the_turn_based_half_answers_without_the_other(gated: Any) -> None:
     host = load_plugins([builtins])
     host = dataclasses.replace(host, models={**host.models, "gated": gated.spec})
-    served = prepare(host, "gated", lambda kind: kind())
+    served = prepare(host, "gated", lambda spec: spec.deploy_model())
     async with AsyncOmni.start(served, plugins=host) as engine:
         assert not isinstance(engine, DuplexOmni)
         said, _ = await answer(engine, "on its own")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -23,7 +23,7 @@ from duplex_server.engine.handle import DuplexSessionHandle
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.manager import SessionManager
 from duplex_server.engine.orchestrator import Orchestrator
-from duplex_server.engine.served import ModelUnavailable, ServedModel, with_transcriber
+from duplex_server.engine.served import ModelUnavailable, ServedModel, session_limit, with_transcriber
 
 __all__ = ["DEFAULT_DETECTOR", "DuplexOmni", "DuplexSessionHandle", "EngineSettings"]
 
@@ -51,7 +51,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 class DuplexOmni(AsyncOmni):
     """A served model for conversations, and for chat requests beside them."""
 
-    def __init__(self, served: ServedModel, plugins: PluginHost, settings: EngineSettings | None = None) -> None:
+    def __init__(
+        self,
+        served: ServedModel,
+        plugins: PluginHost,
+        settings: EngineSettings | None = None,
+        observers: Sequence[SessionObserverSpec] = (),
+    ) -> None:
         """Prepare the engine; nothing is loaded before :meth:`start` enters it.
 
         Raises:
@@ -61,6 +67,7 @@ class DuplexOmni(AsyncOmni):
         if self._settings.transcriber is not None:
             served = with_transcriber(served, plugins, self._settings.transcriber)
         super().__init__(served, plugins)
+        self._observers = (*plugins.observers.values(), *observers)
         self._orchestrator: Orchestrator | None = None
 
     @classmethod
@@ -71,7 +78,9 @@ class DuplexOmni(AsyncOmni):
         *,
         plugins: PluginHost | None = None,
         deploy: Mapping[str, Any] | None = None,
+        profile: str | None = None,
         settings: EngineSettings | None = None,
+        observers: Sequence[SessionObserverSpec] = (),
     ) -> AsyncIterator[Self]:
         """Load a model and its detectors and hold them until the ``async with`` block ends; then all sessions end.
 
@@ -79,16 +88,18 @@ class DuplexOmni(AsyncOmni):
             model: a prepared model, or what ``duplex-server serve`` takes; ``None`` is the embedded default.
             plugins: what is installed; looked up when not given.
             deploy: deploy settings, when ``model`` is not prepared yet.
+            profile: the deploy profile that they stand over; ``None`` is the model's default.
             settings: how many sessions, which detectors.
+            observers: who looks on at every session, beside the plugins' observers.
 
         Raises:
             PluginError: no installed package serves the model.
             ModelUnavailable: it cannot be served with these settings, or a detector or an observer does not start.
             StageStartError: a stage did not start.
-            pydantic.ValidationError: a deploy setting is wrong.
+            DeployError: a deploy setting is wrong, or there is no such profile.
         """
-        host, served = resolve(model, plugins, deploy)
-        engine = cls(served, host, settings)
+        host, served = resolve(model, plugins, deploy, profile)
+        engine = cls(served, host, settings, observers)
         async with engine._running():
             yield engine
 
@@ -98,15 +109,14 @@ class DuplexOmni(AsyncOmni):
         chosen = self._settings
         detectors = await load_detectors(self.plugins, speech=chosen.detector, end_of_turn=chosen.end_of_turn)
         try:
-            observers = [_started(spec) for spec in self.plugins.observers.values()]
-            wanted = chosen.max_sessions
+            observers = [_started(spec) for spec in self._observers]
             manager = SessionManager(
                 served=self.served,
                 stages=self._stages,
                 detectors=detectors,
                 observers=observers,
                 metrics=self.metrics,
-                max_sessions=self.served.spec.max_sessions if wanted is None else wanted,
+                max_sessions=session_limit(self.served, chosen.max_sessions),
                 lifetime=chosen.lifetime,
             )
             self._orchestrator = Orchestrator(manager, super()._on_reply)

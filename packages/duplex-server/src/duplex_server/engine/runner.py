@@ -63,6 +63,7 @@ from duplex_server.engine.speaking import Speaking
 from duplex_server.engine.stages.host import StageHost
 from duplex_server.engine.tenure import Tenure
 from duplex_server.engine.watching import Watch
+from duplex_server.logs import SESSION
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +195,7 @@ class SessionRunner:
 
     async def run(self) -> None:
         """Run the session to its end. Cancelling it frees everything and tells the client ``session.closed``."""
+        SESSION.set(self.session_id)
         try:
             await self._supervise()
         except asyncio.CancelledError:

@@ -104,7 +104,7 @@ class ServedModel:
 def prepare(
     plugins: PluginHost,
     model: str | None,
-    read_deploy: Callable[[type[pydantic.BaseModel]], pydantic.BaseModel],
+    read_deploy: Callable[[ModelSpec], pydantic.BaseModel],
     *,
     aliases: Sequence[str] = (),
 ) -> ServedModel:
@@ -113,7 +113,7 @@ def prepare(
     Args:
         plugins: what is installed.
         model: an id, a folder with a checkpoint, a checkpoint's name, or ``None`` for the embedded default.
-        read_deploy: validates the deploy settings with the package's model of them.
+        read_deploy: gives the deploy settings that the chosen model is served with.
         aliases: further names by which clients may ask for it.
 
     Raises:
@@ -127,7 +127,7 @@ def prepare(
         if checkpoint is not None and (missing := _no_checkpoint(checkpoint)) is not None:
             raise ModelUnavailable(missing) from exc
         raise
-    deploy = read_deploy(spec.deploy_model)
+    deploy = read_deploy(spec)
     checkpoint = checkpoint or Checkpoint(name=spec.id)
     try:
         plan = spec.stage_plan(checkpoint, deploy)
@@ -147,6 +147,26 @@ def prepare(
         plan=plan,
         aliases=tuple(aliases),
     )
+
+
+def session_limit(served: ServedModel, wanted: int | None) -> int:
+    """Most sessions at a time: as many as wanted, else the model package's default, never more than its stages hold.
+
+    Raises:
+        ModelUnavailable: more are wanted than the stages hold.
+    """
+    limit = served.spec.max_sessions if wanted is None else wanted
+    for stage in served.plan.stages:
+        each = stage.resources.sessions
+        if each is None or limit <= each * stage.replicas:
+            continue
+        if wanted is not None:
+            raise ModelUnavailable(
+                f"stage {stage.name} holds {each * stage.replicas} sessions ({stage.replicas} x {each}), fewer than the "
+                f"{wanted} of --max-sessions; ask for fewer, or give it more replicas or room in the deploy settings"
+            )
+        limit = each * stage.replicas
+    return limit
 
 
 def with_transcriber(served: ServedModel, plugins: PluginHost, wanted: str) -> ServedModel:
