@@ -60,8 +60,6 @@ class Environment:
         }
         if ssl.create_default_context().cert_store_stats()["x509_ca"]:
             self.env["UV_SYSTEM_CERTS"] = "1"  # as pip does: behind a proxy with a certificate of its own, too
-        if layer == ENGINES:
-            self.env["UV_FIND_LINKS"] = _wheel_folders(session)
 
     def fingerprint(self) -> str:
         """Tell what the environment was made from: its pins, the packages' own files, and the interpreter."""
@@ -81,6 +79,8 @@ class Environment:
         self.session.run(sys.executable, "-m", "virtualenv", "--quiet", str(self.folder))
         self.python("-m", "pip", "install", "--quiet", "--require-hashes", "-r", "requirements/installer.txt")
         install = ["-m", "uv", "pip", "install", "--quiet"]
+        if self.pins.stem == ENGINES:
+            self.look_where_pip_does()
         pinned = ["--require-hashes", "--no-deps", "-r", str(self.pins)]
         try:
             self.python(*install, *pinned)
@@ -92,6 +92,13 @@ class Environment:
         stamp.write_text(self.fingerprint())
         return self
 
+    def look_where_pip_does(self) -> None:
+        """Let uv look for wheels in the folders that pip is told of beside its index (``find-links``), which uv does not read."""
+        command = (str(self.bin / "python"), "-m", "pip", "config", "list")
+        told = str(self.session.run(*command, env=self.env, external=True, silent=True))
+        values = [line.partition("=")[2].strip("'\"") for line in told.splitlines() if ".find-links=" in line]
+        self.env["UV_FIND_LINKS"] = ",".join(dict.fromkeys(folder for value in values for folder in value.split()))
+
     def python(self, *args: str) -> None:
         """Run this environment's Python with `args`, from the root of the tree."""
         self.session.run(str(self.bin / "python"), *args, env=self.env, external=True, interrupt_timeout=INTERRUPT_S)
@@ -101,13 +108,6 @@ class Environment:
         self.session.run(
             str(self.bin / name), *args, env=self.env, external=True, silent=silent, interrupt_timeout=INTERRUPT_S
         )
-
-
-def _wheel_folders(session: nox.Session) -> str:
-    """Where pip is told to look for wheels beside its index (``find-links``): uv does not read that by itself."""
-    told = session.run(sys.executable, "-m", "pip", "config", "list", silent=True, external=True) or ""
-    values = [line.partition("=")[2].strip("'\"") for line in str(told).splitlines() if ".find-links=" in line]
-    return ",".join(dict.fromkeys(folder for value in values for folder in value.split()))
 
 
 def environment(session: nox.Session, layer: str) -> Environment:
@@ -235,7 +235,7 @@ def lock(session: nox.Session) -> None:
             *(session.posargs if first else []),
             *own,
         )
-    installer.env["UV_FIND_LINKS"] = _wheel_folders(session)
+    installer.look_where_pip_does()
     shutil.copy(f"requirements/{LAYERS[0]}.txt", f"requirements/{ENGINES}.txt")  # what uv prefers, where it can
     installer.python(
         *("-m", "uv", "pip", "compile", "--quiet", f"requirements/{ENGINES}.in"),
