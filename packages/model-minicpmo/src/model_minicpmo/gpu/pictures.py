@@ -1,0 +1,82 @@
+"""Cuts a picture into its views and turns them into strips of patches, as the vision encoder takes them.
+
+Owns: decoding, resizing and normalising. Called by: the vision front end.
+Never: decides into which views a picture is cut; that is `model_minicpmo.slicing`.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from model_minicpmo.config import PreprocessorConfig
+from model_minicpmo.slicing import plan_views
+
+MOST_PIXELS = 64_000_000
+"""A larger picture is refused before it is decoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Strip:
+    """One view of a picture.
+
+    Attributes:
+        pixels: Its patches side by side, row by row, normalised, float32 [3, patch, patch · patches].
+        rows: Rows of patches.
+        columns: Columns of patches.
+    """
+
+    pixels: Tensor
+    rows: int
+    columns: int
+
+
+def decode_picture(encoded: bytes) -> Image.Image:
+    """Decode a picture (PNG, JPEG, WebP, …) to RGB; transparency is dropped.
+
+    Raises:
+        ValueError: The bytes are no picture, are cut short, or have too many pixels.
+    """
+    try:
+        picture = Image.open(io.BytesIO(encoded))
+        if picture.width * picture.height > MOST_PIXELS:
+            raise ValueError(
+                f"a picture of {picture.width} by {picture.height} pixels is too large; {MOST_PIXELS} are the most"
+            )
+        return picture.convert("RGB")
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+        raise ValueError(f"these {len(encoded)} bytes cannot be decoded as a picture: {error}") from error
+
+
+def cut(picture: Image.Image, *, settings: PreprocessorConfig, max_slices: int | None = None) -> list[Strip]:
+    """Cut a picture into its views: the overview, then the slices row by row.
+
+    Args:
+        picture: The picture, RGB.
+        settings: The checkpoint's.
+        max_slices: The most slices wanted; the checkpoint's own number by default.
+
+    Raises:
+        ValueError: The picture cannot be shown, or `max_slices` is less than 1.
+    """
+    views = plan_views(picture.size, settings=settings, max_slices=max_slices)
+    strips = [_strip(picture.resize(views.overview, Image.Resampling.BICUBIC), settings)]
+    if views.slices:
+        enlarged = picture.resize(views.enlarged, Image.Resampling.BICUBIC)
+        strips += [_strip(enlarged.crop(box), settings) for box in views.boxes]
+    return strips
+
+
+def _strip(view: Image.Image, settings: PreprocessorConfig) -> Strip:
+    """Normalise a view whose sides are multiples of the patch, and lay its patches side by side."""
+    patch = settings.patch_size
+    columns, rows = view.width // patch, view.height // patch
+    colours = np.asarray(view, dtype=np.float32) / 255
+    normal = (colours - np.asarray(settings.norm_mean, np.float32)) / np.asarray(settings.norm_std, np.float32)
+    patches = normal.reshape(rows, patch, columns, patch, 3).transpose(4, 1, 0, 2, 3)
+    return Strip(pixels=torch.from_numpy(patches.reshape(3, patch, -1).copy()), rows=rows, columns=columns)
