@@ -156,3 +156,37 @@ async def test_refused_audio_leaves_the_stream_as_it_was(served: Any) -> None:
         total = sum(len(base64.b64decode(e["delta"])) for e in heard)
         assert total / 2 / 24 == pytest.approx(400, abs=0.5)
         assert caller.types().count("error") == 2
+
+
+async def test_errors_come_in_the_order_of_the_frames_that_caused_them(served: Any) -> None:
+    """Whoever finds out: the codec, the converter of the audio, or the session."""
+    causes = {
+        "codec": '{"type":"response.sing","event_id":"%s"}',
+        "session": '{"type":"conversation.item.delete","item_id":"nope","event_id":"%s"}',
+        "audio": '{"type":"input_audio_buffer.append","audio":"YWJj","event_id":"%s"}',
+        "not JSON": '{"type":"session.heartbeat","event_id":"%s",}',
+        "heartbeat": '{"type":"session.heartbeat","event_id":"%s"}',
+    }
+    order = ["session", "codec", "heartbeat", "codec", "audio", "codec", "session", "heartbeat", "not JSON", "session"]
+    sent = [(kind, f"{kind} {number}") for number, kind in enumerate(order * 40)]
+    async with served.session() as caller:
+        for kind, event_id in sent:
+            await caller.socket.send(causes[kind] % event_id)
+        told: list[Any] = []
+        while len(told) < len(sent):
+            event = await caller.next()
+            told.append("heartbeat" if event["type"] == "session.heartbeat_ack" else event["error"].get("event_id"))
+    # What is not JSON has no id that could be read.
+    assert told == [
+        "heartbeat" if kind == "heartbeat" else None if kind == "not JSON" else event_id for kind, event_id in sent
+    ]
+
+
+async def test_a_flood_of_what_is_no_command_is_answered_piece_by_piece_and_bounds_hold(served: Any) -> None:
+    async with served.session() as caller:
+        for number in range(3000):
+            await caller.say("response.sing", event_id=str(number))
+        for number in range(3000):
+            assert (await caller.next())["error"]["event_id"] == str(number)
+        await caller.say("session.heartbeat")
+        await caller.until("session.heartbeat_ack")

@@ -51,13 +51,20 @@ class Mailbox(Generic[T]):
         if self._bounded and (self._bounded >= self._max_entries or self._bytes + size > self._max_bytes):
             self._emptied.clear()
             return False
+        self.note(entry, size)
+        return True
+
+    def note(self, entry: T, size: int) -> None:
+        """Add an entry of ``size`` bytes that a client has caused and that must get in, however full it is.
+
+        It counts towards the bounds, so that who asks :attr:`crowded` after each, and then lets the reader run, keeps them.
+        """
         self._bounded += 1
         self._bytes += size
         self._entries.append((entry, size))
         self._filled.give()
         if self.crowded:
             self._emptied.clear()
-        return True
 
     async def room(self) -> None:
         """Wait, after an entry was refused or the mailbox is crowded, until the reader has taken enough."""

@@ -79,13 +79,19 @@ class _Opening(msgspec.Struct, frozen=True):
     """First entry: the session begins."""
 
 
+class _Rejected(msgspec.Struct, frozen=True):
+    """In the place of a command: what the client sent was none, and why."""
+
+    info: ErrorInfo
+
+
 class Draining(msgspec.Struct, frozen=True):
     """The server will stop: end as soon as no answer is being made."""
 
 
 Own = StageReply | SpeechFrames | EndOfTurnVerdict | Rung | CloseRequested | Draining | LeaseOver
 """What the engine itself puts into a mailbox."""
-Entry = Command | Own | SlotReleased | _Opening
+Entry = Command | Own | SlotReleased | _Opening | _Rejected
 
 _ENDS_INPUT = (InputAudioBufferCommit, InputAudioBufferClear, InputCancel)
 
@@ -183,8 +189,9 @@ class SessionRunner:
             self._mailbox.put(entry)
 
     def reject(self, info: ErrorInfo) -> None:
-        """Tell the client of an error that kept something from becoming a command."""
-        self._send(ErrorEvent(error=info))
+        """Tell the client of an error that kept something from becoming a command, after all that came before it."""
+        if not self.ended.is_set():
+            self._mailbox.note(_Rejected(info), weight(info))
 
     def close(self, reason: CloseReason, info: ErrorInfo | None = None) -> None:
         """Ask the session to end. Idempotent; :attr:`ended` tells when it has."""
@@ -240,6 +247,8 @@ class SessionRunner:
             case _Opening():
                 self._watch.opened(ObservedSession(session_id=self.session_id, config=self._machine.config))
                 self._exchange.open(now_ms)
+            case _Rejected(info=info):
+                self._send(ErrorEvent(error=info))
             case Draining():
                 self._draining = True
             case LeaseOver():
@@ -279,7 +288,7 @@ class SessionRunner:
                 self.outbox.journal.acknowledge(command.server_event_seq)
             heard = self._hearing.convert(command, self._machine.config.input_format)
         except DuplexError as exc:
-            self.reject(msgspec.structs.replace(exc.info, event_id=command.event_id))
+            self._send(ErrorEvent(error=msgspec.structs.replace(exc.info, event_id=command.event_id)))
             return
         if isinstance(heard, SessionUpdate):
             heard = msgspec.structs.replace(heard, session=self._own_name(heard.session))
@@ -363,7 +372,8 @@ class SessionRunner:
         """Part of the user's audio got no verdict: the turn may be missed, so the client is told."""
         log.warning("session %s: %s", self.session_id, report)
         self._metrics.unjudged.inc(report.duration_ms / 1000.0)
-        self.reject(error(ErrorCode.ENGINE_ERROR, f"speech detection missed some of the audio: {report}"))
+        info = error(ErrorCode.ENGINE_ERROR, f"speech detection missed some of the audio: {report}")
+        self._send(ErrorEvent(error=info))
 
     def finish(self) -> None:
         """The task has ended, in whatever way: nothing stays held, and the client's last event is out. Idempotent."""
