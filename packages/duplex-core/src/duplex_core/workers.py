@@ -108,8 +108,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     layer's hidden states. With ``fresh`` what was fed before is forgotten first: the request begins anew with these positions
     (after a window has moved).
 
-    With ``kept`` these positions are ``[start, stop)`` of what had been fed when ``fresh`` was said last: their keys and values are
-    moved here, the keys rotated to their new positions, and nothing is computed; ``ids`` has that length and says nothing else.
+    With ``kept`` these positions are ``[start, stop)`` of what had been fed when ``fresh`` was said last: their keys and values
+    are moved here, the keys rotated to their new positions, and nothing is computed; ``ids`` has that length and says nothing.
     So a window moves: a fresh append that keeps the beginning, then one that keeps what the window keeps.
 
     The last token of each segment has been chosen but not computed; the runtime feeds it itself, before ``ids``, unless
