@@ -145,10 +145,15 @@ class Forward(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one stage did for one request; told once, with the request's final output.
+    """What one stage did for one request; told once, with the request's final output or its failure.
+
+    A stage tells the times from the moment at which it was given the request; ``begun_ms`` and ``whole`` are the engine's to
+    say, and a stage leaves them as they are.
 
     Attributes:
         stage: which stage.
+        begun_ms: when the stage was given the request, from the moment at which the session submitted it: 0 for the first
+            stage, later for one down the links.
         queue_ms: from submission to the first work on it.
         first_ms: from submission to the first output; ``None`` when it had none.
         total_ms: from submission to its end.
@@ -158,9 +163,12 @@ class StageMetrics(msgspec.Struct, frozen=True, kw_only=True):
         steps: batched steps taken part in.
         deadline_misses: steps that ended after their deadline.
         preemptions: times that the engine set the request aside and computed it again.
+        whole: whether this is all. ``False`` for work that was cut off before the stage had told its figures: the times are the
+            engine's own then, and the counts leave that work out.
     """
 
     stage: str
+    begun_ms: float = 0.0
     queue_ms: float = 0.0
     first_ms: float | None = None
     total_ms: float = 0.0
@@ -170,6 +178,7 @@ class StageMetrics(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     deadline_misses: int = 0
     preemptions: int = 0
+    whole: bool = True
 
 
 class StageRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +212,10 @@ class StageOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """A request ended without its final output. ``fatal`` says that the stage itself died."""
+    """A request ended without its final output. ``fatal`` says that the stage itself died.
+
+    ``metrics`` are as for :class:`StageOutput`: what is known of the work until then.
+    """
 
     stage: str
     request_id: str
@@ -211,6 +223,7 @@ class StageFailed(msgspec.Struct, frozen=True, kw_only=True):
     lane: Lane
     error: ErrorInfo
     fatal: bool = False
+    metrics: tuple[StageMetrics, ...] = ()
 
 
 StageReply = StageOutput | StageFailed

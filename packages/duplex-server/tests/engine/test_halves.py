@@ -77,7 +77,7 @@ async def test_a_reply_that_is_no_sessions_falls_through_to_the_turn_based_half(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fallen: list[Any] = []
-    monkeypatch.setattr(AsyncOmni, "_on_reply", lambda self, reply: fallen.append(reply))
+    monkeypatch.setattr(AsyncOmni, "_on_told", lambda self, reply: fallen.append(reply))
     async with DuplexOmni.start(engine.served, plugins=engine.plugins) as other:
         handle = await other.open_session()
         replies = [
@@ -85,10 +85,10 @@ async def test_a_reply_that_is_no_sessions_falls_through_to_the_turn_based_half(
             for each in (handle.session_id, "chat_1", "sess_of_nobody")
         ]
         for reply in replies:
-            other._on_reply(reply)
+            other._on_told(reply)
         assert fallen == replies[1:]
         await handle.aclose()
-        other._on_reply(replies[0])
+        other._on_told(replies[0])
         assert fallen == [*replies[1:], replies[0]], "a session that has ended owns nothing"
 
 

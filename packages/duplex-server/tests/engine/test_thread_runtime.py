@@ -12,7 +12,7 @@ import pytest
 
 from duplex_core.errors import ErrorCode
 from duplex_core.fence import Fence
-from duplex_core.stages import StageFailed, StageOutput, StageReply, StageSpec
+from duplex_core.stages import StageFailed, StageNews, StageOutput, StageReply, StageSpec
 from duplex_server.engine.stages import thread
 
 
@@ -24,7 +24,8 @@ class Replies:
         self._came = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __call__(self, reply: StageReply) -> None:
+    def __call__(self, reply: StageNews) -> None:
+        assert isinstance(reply, StageReply), "a thread has no replica to lose, and measures nothing"
         self.all.append(reply)
         task = asyncio.ensure_future(self._tell())
         self._tasks.add(task)

@@ -12,6 +12,7 @@ from duplex_core.events.base import ServerEvent
 from duplex_core.items import Item
 from duplex_core.ledger import PlaybackLedger, TextMark
 from duplex_core.patch import WireFormat
+from duplex_core.stages import StageMetrics
 
 
 class ResponseStatus(enum.Enum):
@@ -63,6 +64,9 @@ class ResponseMetrics(msgspec.Struct, frozen=True, kw_only=True):
     ``first_output_ms`` is when the model's first output of any kind came, ``first_audio_ms`` its first sound, each ``None`` when
     none came; ``total_ms`` is the end. ``output_tokens`` is ``None`` for an answer that was stopped or failed;
     ``ms_per_output_token`` counts the tokens after the first, and is ``None`` with fewer than two.
+
+    ``stages`` tells what each stage of the model did for the answer, the one that began first in front; its ``begun_ms`` counts
+    from ``response.created`` as well. An answer that was stopped or failed has what was known by then.
     """
 
     first_output_ms: float | None
@@ -70,6 +74,7 @@ class ResponseMetrics(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: float
     output_tokens: int | None
     ms_per_output_token: float | None
+    stages: tuple[StageMetrics, ...] = ()
 
 
 class ResponseAudioOutputView(msgspec.Struct, frozen=True, kw_only=True):

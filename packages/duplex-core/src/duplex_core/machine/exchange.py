@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from duplex_core.events import Event
+from duplex_core.events import CloseReason, Event
 from duplex_core.fence import Fence
 from duplex_core.machine.io import (
     AbortOutput,
+    CloseRequested,
     Detect,
     Effect,
     JudgeEndOfTurn,
@@ -31,8 +32,9 @@ from duplex_core.machine.io import (
     Tell,
     TimerFired,
 )
+from duplex_core.machine.spending import Known, Spending
 from duplex_core.model import Abort, Closed, Deadline, Decision, ModelInput, ModelOutput, ModelSession, Submit, WakeAt
-from duplex_core.stages import Lane, StageOutput, StageReply, StageRequest
+from duplex_core.stages import Lane, StageFailed, StageReply, StageRequest
 
 Action = (
     Event | SetTimer | Detect | ResetDetector | JudgeEndOfTurn | AbortOutput | ReleaseSlot | Submit | Abort | WakeAt
@@ -68,6 +70,7 @@ class Exchange:
         perform: Callable[[Action], None],
         *,
         adapt: Callable[[Decision], Sequence[Decision]] = lambda decision: (decision,),
+        known: Known = lambda request: (),
     ) -> None:
         """Join ``machine`` and ``model``.
 
@@ -77,11 +80,13 @@ class Exchange:
             perform: takes each action as it comes; must not call back into this object.
             adapt: makes of a model's decision those that the machine gets: speech is converted from the model's rate to the
                 response's output format, and what a resampler still holds is let out before the end of the turn.
+            known: what the stages have done so far for an open request, for the metrics of an answer that ends before it.
         """
         self._machine = machine
         self._model = model
         self._perform = perform
         self._adapt = adapt
+        self._spending = Spending(known)
         self._told: deque[ModelInput] = deque()
         self._requests: dict[tuple[str, str], StageRequest] = {}
         self._timers: dict[str, float] = {}
@@ -116,13 +121,20 @@ class Exchange:
         self._work_off()
 
     def reply(self, reply: StageReply, now_ms: float) -> None:
-        """Give the model a stage's reply, unless its request is over: finished, aborted, or fenced off."""
+        """Give the model a stage's reply, unless its request is over: finished, aborted, or fenced off.
+
+        A stage that died has taken with it what it knew of the session, which ends with the stage's error.
+        """
         key = (reply.stage, reply.request_id)
         if key not in self._requests:
             return
-        if not isinstance(reply, StageOutput) or reply.final:
+        if isinstance(reply, StageFailed) or reply.final:
             del self._requests[key]
-        self._tell_from_outside(reply, now_ms)
+            self._spending.ended(reply)
+        if isinstance(reply, StageFailed) and reply.fatal:
+            self.take(CloseRequested(reason=CloseReason.ERROR, error=reply.error), now_ms)
+        else:
+            self._tell_from_outside(reply, now_ms)
 
     def wake(self, key: str, now_ms: float) -> None:
         """A timer of the model's is due; one that was set anew or cancelled meanwhile is ignored."""
@@ -158,7 +170,9 @@ class Exchange:
         if isinstance(output, Submit):
             self._submit(output)
         elif isinstance(output, Abort):
-            if self._requests.pop((output.stage, output.request_id), None) is not None:
+            withdrawn = self._requests.pop((output.stage, output.request_id), None)
+            if withdrawn is not None:
+                self._spending.stopped([withdrawn], by_model=True)
                 self._perform(output)
         elif isinstance(output, WakeAt):
             self._arm(self._alarms, output.key, output.at_ms)
@@ -173,6 +187,7 @@ class Exchange:
         if stale and request.lane is Lane.OUTPUT:
             return
         self._requests[request.stage, request.request_id] = request
+        self._spending.submitted(request, self._now_ms)
         self._perform(submit)
 
     def _carry_out(self, step: Step) -> None:
@@ -180,7 +195,7 @@ class Exchange:
             self._carry_out_effects(step.effects)
         finally:  # what the machine has told stays told, also when something outside failed: a response has its end
             for event in step.events:
-                self._perform(event)
+                self._perform(self._spending.complete(event, self._now_ms))
 
     def _carry_out_effects(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -197,6 +212,7 @@ class Exchange:
             self._perform(effect)
 
     def _forget(self, *lanes: Lane) -> None:
+        self._spending.stopped(request for request in self._requests.values() if request.lane in lanes)
         self._requests = {key: request for key, request in self._requests.items() if request.lane not in lanes}
 
     def _release(self) -> None:

@@ -35,6 +35,7 @@ from duplex_core.patch import (
     SessionPatch,
     WireFormat,
 )
+from duplex_core.stages import StageMetrics
 
 SESSION_ID = "sess_4f1c"
 RESPONSE_ID = "resp_01"
@@ -146,6 +147,21 @@ _USER_ITEM = MessageItem(
 _ANSWER_BEGUN = MessageItem(
     id=ANSWER_ITEM_ID, object="realtime.item", status=ItemStatus.IN_PROGRESS, role=Role.ASSISTANT, content=()
 )
+_STAGES = (
+    StageMetrics(
+        stage="thinker",
+        queue_ms=2.1,
+        first_ms=96.0,
+        total_ms=586.0,
+        input_tokens=64,
+        output_tokens=6,
+        ms_per_token=98.0,
+        steps=7,
+    ),
+    StageMetrics(
+        stage="talker", begun_ms=96.3, queue_ms=0.4, first_ms=86.1, total_ms=576.1, output_tokens=75, steps=75
+    ),
+)
 _ANSWER = MessageItem(
     id=ANSWER_ITEM_ID,
     object="realtime.item",
@@ -232,7 +248,12 @@ EVENT_EXAMPLES: dict[str, Event] = {
         response=_response(told.ResponseStatus.COMPLETED),
         turn_id=1,
         metrics=told.ResponseMetrics(
-            first_output_ms=182.4, first_audio_ms=310.2, total_ms=672.4, output_tokens=6, ms_per_output_token=98.0
+            first_output_ms=182.4,
+            first_audio_ms=310.2,
+            total_ms=672.4,
+            output_tokens=6,
+            ms_per_output_token=98.0,
+            stages=_STAGES,
         ),
     ),
     "response.output_item.added": told.OutputItemAdded(response_id=RESPONSE_ID, output_index=0, item=_ANSWER_BEGUN),

@@ -36,7 +36,7 @@ from duplex_core.machine.io import (
 from duplex_core.machine.session import SessionMachine
 from duplex_core.model import Abort, Decision, ModelInput, ModelOutput, ModelSession, Speak, Submit, WakeAt
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
-from duplex_core.stages import StageReply, StageRequest
+from duplex_core.stages import StageMetrics, StageReply, StageRequest
 from duplex_core.testing.speech import LinearResampler, LoudnessDetector
 from duplex_core.testing.stages import StageHost
 
@@ -111,6 +111,7 @@ class VirtualRunner:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._busy_until: dict[str, float] = {}
+        self._given: dict[tuple[str, str], tuple[float, float | None]] = {}
         self._inbox: list[Command] = []
         self._inside = False
         begun = self._first_config(config or spec.session_config(self.deploy))
@@ -125,7 +126,7 @@ class VirtualRunner:
             session_id=session_id, config=begun, deploy=self.deploy, checkpoint=self.checkpoint, chat=False
         )
         recorder = _Recorder(spec.create_session(context), self.told)
-        self.exchange = Exchange(machine, recorder, self._perform, adapt=self._adapt)
+        self.exchange = Exchange(machine, recorder, self._perform, adapt=self._adapt, known=self._known)
         self._run(lambda: self.exchange.open(self.now_ms))
 
     def send(self, *commands: Command) -> None:
@@ -225,10 +226,31 @@ class VirtualRunner:
         """Queue a request behind the earlier ones of this session at its stage."""
         starts = max(self.now_ms, self._busy_until.get(request.stage, 0.0))
         replies = list(self.host.work(request))
-        for number, reply in enumerate(replies, 1):
-            due_ms = starts + self._ms_per_piece * min(number, max(1, len(replies) - 1))
-            self._at(due_ms, lambda given=reply: self.exchange.reply(given, self.now_ms))  # type: ignore[misc]
-            self._busy_until[request.stage] = due_ms
+        due_ms = [
+            starts + self._ms_per_piece * min(number, max(1, len(replies) - 1)) for number in range(1, len(replies) + 1)
+        ]
+        first_ms = due_ms[0] if len(replies) > 1 else None
+        self._given[request.stage, request.request_id] = (self.now_ms, first_ms)
+        replies[-1] = msgspec.structs.replace(replies[-1], metrics=self._spent(request, due_ms[-1], whole=True))
+        for reply, at_ms in zip(replies, due_ms, strict=True):
+            self._at(at_ms, lambda given=reply: self.exchange.reply(given, self.now_ms))  # type: ignore[misc]
+            self._busy_until[request.stage] = at_ms
+
+    def _known(self, request: StageRequest) -> tuple[StageMetrics, ...]:
+        return self._spent(request, self.now_ms, whole=False)
+
+    def _spent(self, request: StageRequest, now_ms: float, *, whole: bool) -> tuple[StageMetrics, ...]:
+        """What a request has taken at ``now_ms``, in virtual time."""
+        begun_ms, first_ms = self._given[request.stage, request.request_id]
+        told = first_ms is not None and first_ms <= now_ms
+        return (
+            StageMetrics(
+                stage=request.stage,
+                first_ms=first_ms - begun_ms if told and first_ms is not None else None,
+                total_ms=now_ms - begun_ms,
+                whole=whole,
+            ),
+        )
 
     def _adapt(self, decision: Decision) -> Sequence[Decision]:
         if not isinstance(decision, Speak) or not decision.pcm:

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Self, assert_never
 
 import msgspec
-import pydantic
 
 from duplex_core.config import FunctionTool, Modality, SessionConfig, ToolChoice, ToolMode
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
@@ -46,11 +45,12 @@ from duplex_core.model import (
     WakeAt,
 )
 from duplex_core.plugins import PluginHost, load_plugins
-from duplex_core.stages import StageFailed, StageOutput, StageReply, StageRequest
+from duplex_core.stages import Purpose, StageFailed, StageLost, StageOutput, StageReply, StageRequest
 from duplex_server import builtins
+from duplex_server.deploy import resolve as settle
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.served import ServedModel, prepare
-from duplex_server.engine.stages.host import StageHost
+from duplex_server.engine.stages.host import StageHost, Told, owner_of
 
 MAX_CHATS = 64
 """Most chat requests at a time; beyond it ``resource_exhausted``."""
@@ -139,8 +139,9 @@ class _Chat:
             told = [await self._next()]
 
     def close(self) -> None:
-        """Stop all work of this request and end its model session."""
+        """Stop all work of this request, give back its seats and end its model session."""
         with contextlib.ExitStack() as stack:
+            stack.callback(self._stages.release, self.fence.session_id)
             stack.callback(self._model.handle, Closed(), self._loop.time() * 1000.0)
             for key in list(self._work):
                 stack.callback(self._abort, key)
@@ -168,8 +169,7 @@ class _Chat:
         """
         match output:
             case Submit(request=request):
-                self._work[request.stage, request.request_id] = request
-                self._stages.submit(request)
+                self._submit(msgspec.structs.replace(request, purpose=Purpose.CHAT))
             case Abort(stage=stage, request_id=request_id):
                 self._abort((stage, request_id))
             case WakeAt(key=key, at_ms=at_ms):
@@ -189,6 +189,10 @@ class _Chat:
             case _:
                 assert_never(output)
         return None
+
+    def _submit(self, request: StageRequest) -> None:
+        self._work[request.stage, request.request_id] = request
+        self._stages.submit(request)
 
     def _abort(self, key: tuple[str, str]) -> None:
         request = self._work.get(key)
@@ -212,7 +216,7 @@ class AsyncOmni:
         self.served = served
         self.plugins = plugins
         self.metrics = EngineMetrics()
-        self._stages = StageHost(plugins.runtimes, self._on_reply, self.metrics)
+        self._stages = StageHost(plugins.runtimes, self._on_told, self.metrics)
         self._chats: dict[str, _Chat] = {}
         self._no_chats = asyncio.Event()
         self._no_chats.set()
@@ -226,6 +230,7 @@ class AsyncOmni:
         *,
         plugins: PluginHost | None = None,
         deploy: Mapping[str, Any] | None = None,
+        profile: str | None = None,
     ) -> AsyncIterator[Self]:
         """Load a model and hold it until the ``async with`` block ends.
 
@@ -233,14 +238,15 @@ class AsyncOmni:
             model: a prepared model, or what ``duplex-server serve`` takes; ``None`` is the embedded default.
             plugins: what is installed; looked up when not given.
             deploy: deploy settings, when ``model`` is not prepared yet.
+            profile: the deploy profile that they stand over; ``None`` is the model's default.
 
         Raises:
             PluginError: no installed package serves the model.
             ModelUnavailable: it cannot be served with these settings.
             StageStartError: a stage did not start.
-            pydantic.ValidationError: a deploy setting is wrong.
+            DeployError: a deploy setting is wrong, or there is no such profile.
         """
-        host, served = resolve(model, plugins, deploy)
+        host, served = resolve(model, plugins, deploy, profile)
         engine = cls(served, host)
         async with engine._running():
             yield engine
@@ -309,8 +315,7 @@ class AsyncOmni:
             raise _refusal(ErrorCode.UNSUPPORTED_EVENT, f"model {self.served.name} does not answer chat requests")
         if self._stopping:
             raise _refusal(ErrorCode.SHUTDOWN, "the server stops; try again later")
-        if not self._stages.healthy():
-            raise _refusal(ErrorCode.ENGINE_ERROR, "a stage of the model is down; try again later")
+        self._stages.require()
         if len(self._chats) >= MAX_CHATS:
             raise _refusal(ErrorCode.RESOURCE_EXHAUSTED, f"{MAX_CHATS} chat requests are running; try again soon")
 
@@ -330,25 +335,29 @@ class AsyncOmni:
                 changes[name] = value
         return msgspec.structs.replace(self.served.config, **changes)
 
-    def _on_reply(self, reply: StageReply) -> None:
+    def _on_told(self, told: Told) -> None:
         """A stage answers: the request that asked gets it. One that has ended gets nothing."""
-        chat = self._chats.get(reply.fence.session_id)
-        if chat is not None:
-            chat.put(reply)
+        chat = self._chats.get(owner_of(told))
+        if chat is None:
+            return
+        if isinstance(told, StageLost):
+            chat.stop(told.error)
+        else:
+            chat.put(told)
 
 
 def resolve(
-    model: ServedModel | str | None, plugins: PluginHost | None, deploy: Mapping[str, Any] | None
+    model: ServedModel | str | None,
+    plugins: PluginHost | None,
+    deploy: Mapping[str, Any] | None,
+    profile: str | None = None,
 ) -> tuple[PluginHost, ServedModel]:
     """The installed plugins and the prepared model behind the arguments of :meth:`AsyncOmni.start`."""
     host = plugins if plugins is not None else load_plugins([builtins])
     if isinstance(model, ServedModel):
         return host, model
 
-    def read(kind: type[pydantic.BaseModel]) -> pydantic.BaseModel:
-        return kind.model_validate(dict(deploy or {}))
-
-    return host, prepare(host, model, read)
+    return host, prepare(host, model, lambda spec: settle(spec, deploy or {}, profile))
 
 
 def _refusal(code: ErrorCode, message: str) -> DuplexError:

@@ -1,4 +1,4 @@
-"""What one session holds outside itself: stage work, timers, its ear, its slot.
+"""What one session holds outside itself: stage work, timers, its ear, its slot with its seats on the stages.
 
 Owns their release: all of it, once, each part even when another fails, the slot last. Used by the session runner alone. Must
 never forget a piece of work before its stage has let go of it.
@@ -14,7 +14,7 @@ import msgspec
 
 from duplex_core.machine.io import TimerFired
 from duplex_core.model import Deadline
-from duplex_core.stages import Lane, StageFailed, StageReply, StageRequest
+from duplex_core.stages import Lane, StageFailed, StageMetrics, StageReply, StageRequest
 from duplex_server.engine.listening import Listening
 from duplex_server.engine.stages.host import StageHost
 
@@ -62,6 +62,10 @@ class Holdings:
         """A stage has answered; its last answer ends the request."""
         if isinstance(reply, StageFailed) or reply.final:
             self._work.pop((reply.stage, reply.request_id), None)
+
+    def known(self, request: StageRequest) -> tuple[StageMetrics, ...]:
+        """What the stages have done so far for a request that is open."""
+        return self._stages.known(request.fence, request.stage, request.request_id)
 
     def abort(self, stage: str, request_id: str) -> None:
         """Stop one request; it is forgotten when the stage has let go of it, so that a failure here can be repaired."""

@@ -1,7 +1,8 @@
 """The session manager: who may have a session, and that every slot comes back.
 
 Owns the slots and the running sessions. Called by the orchestrator and, through it, by serving and in-process clients. A
-slot is given back on every path: refused, failed or cancelled while opening, closed, crashed. Must never reuse a session id.
+slot is a place in the count and a seat on every stage; it is given back on every path: refused, failed or cancelled while
+opening, closed, crashed. Must never reuse a session id.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from duplex_core.config import SessionConfig
-from duplex_core.errors import DuplexError, ErrorCode, error
+from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason
 from duplex_core.machine.session import SessionMachine
 from duplex_core.observers import SessionObserver
 from duplex_core.patch import SessionPatch
-from duplex_core.stages import StageReply
+from duplex_core.stages import StageLost
 from duplex_server.detectors import Detectors
 from duplex_server.engine.attachment import Attachment, not_found
 from duplex_server.engine.lease import Lifetime
@@ -25,7 +26,7 @@ from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.reaper import Reaper
 from duplex_server.engine.runner import Draining, SessionRunner
 from duplex_server.engine.served import ServedModel
-from duplex_server.engine.stages.host import StageHost
+from duplex_server.engine.stages.host import StageHost, Told, owner_of
 from duplex_server.engine.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -34,14 +35,17 @@ log = logging.getLogger(__name__)
 class _Slot:
     """One admitted session's place; freed once, however often it is asked to be."""
 
-    def __init__(self, freed: Callable[[], None]) -> None:
+    def __init__(self, session_id: str, freed: Callable[[str], None]) -> None:
+        self.session_id = session_id
+        self.lost: ErrorInfo | None = None
+        """Why the session cannot begin: a stage has lost its seat already."""
         self._freed = freed
         self._held = True
 
     def free(self) -> None:
         if self._held:
             self._held = False
-            self._freed()
+            self._freed(self.session_id)
 
 
 class SessionManager:
@@ -69,6 +73,7 @@ class SessionManager:
         self._taken = 0
         self._runners: dict[str, SessionRunner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: dict[str, _Slot] = {}
         self._draining = False
         self._reaper = Reaper(self._runners.values)
         metrics.max_sessions.set(max_sessions)
@@ -99,8 +104,8 @@ class SessionManager:
         """Admit and start a session, configured with ``patch``. Cancelled or failed, its slot is free before that is seen.
 
         Raises:
-            DuplexError: no slot is free, the server stops, a stage is down, another model is asked for, ``patch`` cannot be
-                served, or the model package failed to make its side of the session.
+            DuplexError: no slot is free, a stage has no seat for it or is down, the server stops, another model is asked for,
+                ``patch`` cannot be served, or the model package failed to make its side of the session.
         """
         config = self._served.configured(patch)
         slot = self._admit(model)
@@ -123,6 +128,7 @@ class SessionManager:
         """Give a session to the holder of its token, in one step: nothing has changed when it is refused.
 
         Raises:
+            del self._opening[slot.session_id]
             DuplexError: there is no such session, the token is wrong, or no such event was ever sent.
         """
         runner = self.get(session_id)
@@ -167,14 +173,13 @@ class SessionManager:
             message = f"there is no model {model!r} here; this server has: {', '.join(self._served.names)}"
             raise self._refusal(ErrorCode.MODEL_NOT_FOUND, message)
         self._refuse_when_draining()
-        if not self._stages.healthy():
-            raise self._refusal(ErrorCode.ENGINE_ERROR, "a stage of the model is down; try again later")
         if self._taken >= self.max_sessions:
             message = f"all {self.max_sessions} session slots are taken; try again when one is free"
             raise self._refusal(ErrorCode.RESOURCE_EXHAUSTED, message)
         self._taken += 1
         self._metrics.sessions.set(self._taken)
-        return _Slot(self._freed)
+        slot = self._opening[session_id] = _Slot(session_id, self._freed)
+        return slot
 
     def _refuse_when_draining(self) -> None:
         if self._draining:
@@ -182,11 +187,17 @@ class SessionManager:
 
     def _refusal(self, code: ErrorCode, message: str) -> DuplexError:
         self._metrics.admissions.labels(outcome=code.value).inc()
+        session_id = f"sess_{secrets.token_hex(12)}"
+        try:
+            self._stages.require()
+            self._stages.place(session_id)
+        except DuplexError as exc:
+            raise self._refusal(exc.info.code, exc.info.message) from exc
         return DuplexError(error(code, message))
 
     async def _start(self, slot: _Slot, config: SessionConfig) -> SessionRunner:
         served = self._served
-        session_id = f"sess_{secrets.token_hex(12)}"
+        session_id = slot.session_id
         # Off the loop: a model package may read something, such as a reference voice, for its session.
         model = await asyncio.to_thread(served.create_session, session_id, config=config)
         self._refuse_when_draining()
@@ -200,6 +211,8 @@ class SessionManager:
             session_id=session_id,
             machine=machine,
             model=model,
+        if slot.lost is not None:
+            raise self._refusal(slot.lost.code, slot.lost.message)
             input_rate_hz=served.capabilities.input_rate_hz,
             output_rate_hz=served.capabilities.output_rate_hz,
             stages=self._stages,
@@ -217,17 +230,23 @@ class SessionManager:
         task.add_done_callback(lambda done: self._gone(runner, done))
         return runner
 
-    def deliver(self, reply: StageReply) -> bool:
-        """Hand a stage's reply to the session that it belongs to; whether there is one."""
-        runner = self.get(reply.fence.session_id)
-        if runner is None:
-            return False
-        runner.post(reply)
-        return True
+    def deliver(self, told: Told) -> bool:
+        """Hand what a stage tells to the session that it concerns; whether there is one."""
+        runner = self.get(owner_of(told))
+        if runner is not None:
+            runner.post(told)
+            return True
+        slot = self._opening.get(owner_of(told))
+        if slot is not None and isinstance(told, StageLost):
+            slot.lost = told.error
+        return slot is not None
 
-    def _freed(self) -> None:
-        self._taken -= 1
-        self._metrics.sessions.set(self._taken)
+    def _freed(self, session_id: str) -> None:
+        try:
+            self._stages.release(session_id)
+        finally:
+            self._taken -= 1
+            self._metrics.sessions.set(self._taken)
 
     def _gone(self, runner: SessionRunner, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -16,7 +16,6 @@ import msgspec
 from duplex_core.observers import SessionObserver, SessionObserverSpec
 from duplex_core.patch import SessionPatch
 from duplex_core.plugins import PluginHost
-from duplex_core.stages import StageReply
 from duplex_server.engine.chat import AsyncOmni, resolve
 from duplex_server.engine.detecting import load_detectors
 from duplex_server.engine.handle import DuplexSessionHandle
@@ -25,6 +24,7 @@ from duplex_server.engine.manager import SessionManager
 from duplex_server.engine.orchestrator import Orchestrator
 from duplex_server.engine.served import ModelUnavailable, ServedModel, session_limit, with_transcriber
 
+from duplex_server.engine.stages.host import Told
 __all__ = ["DEFAULT_DETECTOR", "DuplexOmni", "DuplexSessionHandle", "EngineSettings"]
 
 DEFAULT_DETECTOR = "silero"
@@ -119,7 +119,7 @@ class DuplexOmni(AsyncOmni):
                 max_sessions=session_limit(self.served, chosen.max_sessions),
                 lifetime=chosen.lifetime,
             )
-            self._orchestrator = Orchestrator(manager, super()._on_reply)
+            self._orchestrator = Orchestrator(manager, super()._on_told)
             async with super()._running():
                 try:
                     yield
@@ -195,12 +195,12 @@ class DuplexOmni(AsyncOmni):
             both.create_task(self.sessions.shutdown(drain_s))
             both.create_task(self.drain(drain_s))
 
-    def _on_reply(self, reply: StageReply) -> None:
-        """A session's reply goes to the session; any other falls through to the turn-based half."""
+    def _on_told(self, told: Told) -> None:
+        """What concerns a session goes to the session; all else falls through to the turn-based half."""
         if self._orchestrator is None:
-            super()._on_reply(reply)
+            super()._on_told(told)
         else:
-            self._orchestrator.route(reply)
+            self._orchestrator.route(told)
 
 
 def _started(spec: SessionObserverSpec) -> SessionObserver:

@@ -47,7 +47,7 @@ from duplex_core.machine.table import Life
 from duplex_core.model import Abort, Deadline, Decision, EndTurn, ModelSession, Speak, Submit, ToolCall, WakeAt
 from duplex_core.observers import ObservedSession
 from duplex_core.patch import SessionPatch
-from duplex_core.stages import Lane, StageFailed, StageOutput, StageReply
+from duplex_core.stages import Lane, StageFailed, StageLost, StageOutput, StageReply
 from duplex_server.detectors import Detectors, UnjudgedAudio
 from duplex_server.engine.attachment import Attachments
 from duplex_server.engine.hearing import Hearing
@@ -89,7 +89,7 @@ class Draining(msgspec.Struct, frozen=True):
     """The server will stop: end as soon as no answer is being made."""
 
 
-Own = StageReply | SpeechFrames | EndOfTurnVerdict | Rung | CloseRequested | Draining | LeaseOver
+Own = StageReply | StageLost | SpeechFrames | EndOfTurnVerdict | Rung | CloseRequested | Draining | LeaseOver
 """What the engine itself puts into a mailbox."""
 Entry = Command | Own | SlotReleased | _Opening | _Rejected
 
@@ -136,7 +136,6 @@ class SessionRunner:
         self.session_id = session_id
         self._loop = asyncio.get_running_loop()
         self._machine = machine
-        self._exchange = Exchange(machine, model, self._perform, adapt=self._speak)
         self._speaking = Speaking(output_rate_hz)
         self._hearing = Hearing(input_rate_hz)
         listening = Listening(detectors, session_id, input_rate_hz, on_verdict=self.post, on_unjudged=self._unjudged)
@@ -145,6 +144,7 @@ class SessionRunner:
         self._watch = watch
         self._metrics = metrics
         self._mailbox: Mailbox[Entry] = Mailbox(max_entries=MAX_COMMANDS, max_bytes=MAX_COMMAND_BYTES)
+        self._exchange = Exchange(machine, model, self._perform, adapt=self._speak, known=self._holdings.known)
         journal = Journal(max_events=lifetime.journal_events, max_bytes=lifetime.journal_bytes)
         self.outbox = Outbox(journal, on_slow=self._slow)
         self.tenure = Tenure(
@@ -254,7 +254,10 @@ class SessionRunner:
             case LeaseOver():
                 self._judge_lease(now_ms)
             case StageOutput() | StageFailed():
-                self._replied(entry, now_ms)
+                self._holdings.settle(entry)
+                self._exchange.reply(entry, now_ms)
+            case StageLost(error=info):
+                self._exchange.take(CloseRequested(reason=CloseReason.ERROR, error=info), now_ms)
             case Rung(due=due, at_ms=at_ms):
                 due_ms = max(now_ms, at_ms)
                 if isinstance(due, Deadline):
@@ -304,13 +307,6 @@ class SessionRunner:
                 named,
             )
         self._exchange.take(heard, now_ms)
-
-    def _replied(self, reply: StageReply, now_ms: float) -> None:
-        self._holdings.settle(reply)
-        if isinstance(reply, StageFailed) and reply.fatal:
-            self._exchange.take(CloseRequested(reason=CloseReason.ERROR, error=reply.error), now_ms)
-        else:
-            self._exchange.reply(reply, now_ms)
 
     # -- what the machine and the model ask for -----------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""The stages of one served model: started, reached by name, watched, stopped.
+"""The stages of one served model: started, reached by name, linked, watched, stopped.
 
-Owns the running stages and the clocks of the requests to them. Called by both halves of the engine: they submit and abort
-here, and give the one function to which every reply goes. Must never look inside a payload, know a session, or decide what
-a failure means.
+Owns the running stages and what is open on them (:mod:`.flows`). Called by both halves of the engine: they take seats, submit
+and abort here, and give the one function to which all news goes. Must never look inside a payload, know a session, or decide
+what a failure means.
 """
 
 from __future__ import annotations
@@ -10,16 +10,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import assert_never
 
-from duplex_core.errors import ErrorCode, error
+from duplex_core.errors import DuplexError, ErrorCode, error, refuse
 from duplex_core.fence import Fence
-from duplex_core.stages import RunningStage, StageFailed, StagePlan, StageReply, StageRequest, StageRuntimeSpec
+from duplex_core.stages import (
+    RunningStage,
+    StageFailed,
+    StageLost,
+    StageMetrics,
+    StageNews,
+    StagePlan,
+    StageReply,
+    StageRequest,
+    StageRuntimeSpec,
+    StageStats,
+)
 from duplex_server.engine.metrics import EngineMetrics
+from duplex_server.engine.stages.flows import Deliver, FlowAction, Flows, Give, Withdraw, down
 
 log = logging.getLogger(__name__)
 
-Reply = Callable[[StageReply], None]
+Told = StageReply | StageLost
+"""What is told of the stages to those who have work there."""
+
+
+def owner_of(told: Told) -> str:
+    """The session, or the chat request, whom it concerns."""
+    return told.session_id if isinstance(told, StageLost) else told.fence.session_id
 
 
 class StageStartError(RuntimeError):
@@ -29,13 +48,20 @@ class StageStartError(RuntimeError):
 class StageHost:
     """Every stage of one model."""
 
-    def __init__(self, runtimes: Mapping[str, StageRuntimeSpec], reply: Reply, metrics: EngineMetrics) -> None:
-        """Make a host without stages; ``reply`` is called on the event loop with every reply."""
+    def __init__(
+        self, runtimes: Mapping[str, StageRuntimeSpec], tell: Callable[[Told], None], metrics: EngineMetrics
+    ) -> None:
+        """Make a host without stages; ``tell`` is called on the event loop with what comes of the work there."""
         self._runtimes = runtimes
-        self._reply = reply
+        self._tell = tell
         self._metrics = metrics
         self._stages: dict[str, RunningStage] = {}
-        self._begun: dict[tuple[str, str, str], float] = {}
+        self._flows = Flows(StagePlan())
+
+    @property
+    def open_requests(self) -> int:
+        """How many requests of sessions and chats are open."""
+        return len(self._flows)
 
     async def start(self, plan: StagePlan) -> None:
         """Start the stages of ``plan``, in its order; when one fails, those that run are stopped.
@@ -47,11 +73,12 @@ class StageHost:
             if stage.runtime not in self._runtimes:
                 known = ", ".join(sorted(self._runtimes))
                 raise StageStartError(f"stage {stage.name} wants the runtime {stage.runtime!r}; installed are: {known}")
+        self._flows = Flows(plan)
         try:
             for stage in plan.stages:
                 began = asyncio.get_running_loop().time()
                 try:
-                    self._stages[stage.name] = await self._runtimes[stage.runtime].start(stage, self._replied)
+                    self._stages[stage.name] = await self._runtimes[stage.runtime].start(stage, self._news)
                 except Exception as exc:
                     raise StageStartError(f"stage {stage.name} did not start: {exc}") from exc
                 log.info("stage %s is up after %.1f s", stage.name, asyncio.get_running_loop().time() - began)
@@ -59,32 +86,86 @@ class StageHost:
             await self.aclose()
             raise
 
+    # -- seats --------------------------------------------------------------------------------------------------------
+
+    def place(self, session_id: str) -> None:
+        """Give a session a seat on every stage, or on none.
+
+        Raises:
+            DuplexError: a stage has no seat for it; the message names the stage and says why.
+        """
+        with contextlib.ExitStack() as placed:
+            for name, stage in self._stages.items():
+                try:
+                    stage.place(session_id)
+                except DuplexError as exc:
+                    why = exc.info.message if name in exc.info.message else f"stage {name}: {exc.info.message}"
+                    raise DuplexError(error(exc.info.code, why)) from exc
+                placed.callback(stage.release, session_id)
+            placed.pop_all()
+
+    def release(self, session_id: str) -> None:
+        """A session, or a chat request, is over: its work is dropped and its seats are free. Idempotent.
+
+        Every stage is told, also when another fails to let go.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._flows.drop, session_id)
+            for stage in self._stages.values():
+                stack.callback(stage.release, session_id)
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
     def submit(self, request: StageRequest) -> None:
         """Give work to a stage; one that is not healthy answers with a fatal failure.
 
         Raises:
             LookupError: the plan has no such stage: a fault of the model package.
+            ValueError: a request of this session with this id is open there: a fault of the model package.
         """
         stage = self._stages.get(request.stage)
         if stage is None:
             raise LookupError(f"there is no stage {request.stage!r}; the plan has: {', '.join(self._stages) or 'none'}")
         loop = asyncio.get_running_loop()
+        self._flows.begin(request, loop.time() * 1000.0)
         if not stage.healthy():
-            loop.call_soon(self._reply, _refused(request))
+            loop.call_soon(self._news, down(request))
             return
-        self._begun[_key(request.fence, request.stage, request.request_id)] = loop.time()
-        stage.submit(request)
+        try:
+            stage.submit(request)
+        except BaseException:
+            self._flows.refused(request)
+            raise
 
     def abort(self, fence: Fence, stage: str, request_id: str) -> None:
-        """Stop one request; nothing happens when it has ended already."""
-        self._begun.pop(_key(fence, stage, request_id), None)
-        running = self._stages.get(stage)
-        if running is not None:
-            running.abort(fence.session_id, request_id)
+        """Stop one request on every stage that works on it; nothing happens when it has ended already."""
+        self._perform(self._flows.abort(fence.session_id, stage, request_id))
+
+    def known(self, fence: Fence, stage: str, request_id: str) -> tuple[StageMetrics, ...]:
+        """What the stages have done so far for a request that is open; empty for one that is not."""
+        now_ms = asyncio.get_running_loop().time() * 1000.0
+        return self._flows.known(fence.session_id, stage, request_id, now_ms)
+
+    # -- watching and the end -----------------------------------------------------------------------------------------
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """The stages that take no requests now."""
+        return tuple(name for name, stage in self._stages.items() if not stage.healthy())
 
     def healthy(self) -> bool:
         """Whether every stage takes requests."""
-        return all(stage.healthy() for stage in self._stages.values())
+        return not self.down
+
+    def require(self) -> None:
+        """Refuse when a stage is down.
+
+        Raises:
+            DuplexError: ``engine_error``, retryable, with the names of those that are.
+        """
+        if down := self.down:
+            names = " and ".join(f"stage {name}" for name in down)
+            raise refuse(ErrorCode.ENGINE_ERROR, f"{names} of the model is down; try again later")
 
     async def aclose(self) -> None:
         """Stop the stages, the last one first, each also when another fails to or this is cancelled. Idempotent."""
@@ -93,25 +174,47 @@ class StageHost:
                 stack.push_async_callback(stage.aclose)
             self._stages.clear()
 
-    def _replied(self, reply: StageReply) -> None:
+    def _news(self, news: StageNews) -> None:
+        match news:
+            case StageStats():
+                self._metrics.measured(news)
+            case StageLost():
+                self._tell(news)
+            case _:
+                self._perform(self._flows.take(news, asyncio.get_running_loop().time() * 1000.0))
+
+    def _perform(self, actions: Iterable[FlowAction]) -> None:
+        """Carry out what the flows ask for, in order; each also when another fails."""
+        with contextlib.ExitStack() as stack:
+            for action in reversed(list(actions)):
+                stack.callback(self._carry_out, action)
+
+    def _carry_out(self, action: FlowAction) -> None:
+        match action:
+            case Give(request=request):
+                self._give(request)
+            case Withdraw(request=request):
+                stage = self._stages.get(request.stage)
+                if stage is not None:
+                    stage.abort(request.fence.session_id, request.request_id)
+                self._flows.withdrawn(request)
+            case Deliver(reply=reply):
+                self._deliver(reply)
+            case _:
+                assert_never(action)
+
+    def _give(self, request: StageRequest) -> None:
+        """Hand a part to its stage, unless the request that it belongs to has ended while others were handed on."""
+        if not self._flows.holds(request):
+            return
+        stage = self._stages.get(request.stage)
+        if stage is None or not stage.healthy():
+            self._news(down(request))
+        else:
+            stage.submit(request)
+
+    def _deliver(self, reply: StageReply) -> None:
         if isinstance(reply, StageFailed) or reply.final:
-            began = self._begun.pop(_key(reply.fence, reply.stage, reply.request_id), None)
-            if began is not None:
-                elapsed = asyncio.get_running_loop().time() - began
-                self._metrics.stage_seconds.labels(stage=reply.stage).observe(elapsed)
-        self._reply(reply)
-
-
-def _key(fence: Fence, stage: str, request_id: str) -> tuple[str, str, str]:
-    return (fence.session_id, stage, request_id)
-
-
-def _refused(request: StageRequest) -> StageFailed:
-    return StageFailed(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        error=error(ErrorCode.ENGINE_ERROR, f"stage {request.stage} is down"),
-        fatal=True,
-    )
+            for each in reply.metrics:
+                self._metrics.stage_seconds.labels(stage=each.stage).observe(each.total_ms / 1000.0)
+        self._tell(reply)
