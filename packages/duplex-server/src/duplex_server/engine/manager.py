@@ -71,9 +71,9 @@ class SessionManager:
         self.max_sessions = max_sessions
         self._lifetime = lifetime
         self._taken = 0
+        self._opening: dict[str, _Slot] = {}
         self._runners: dict[str, SessionRunner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._opening: dict[str, _Slot] = {}
         self._draining = False
         self._reaper = Reaper(self._runners.values)
         metrics.max_sessions.set(max_sessions)
@@ -119,6 +119,7 @@ class SessionManager:
             message = f"the session could not be opened: {type(exc).__name__}: {exc}"
             raise self._refusal(ErrorCode.INTERNAL_ERROR, message) from exc
         finally:
+            del self._opening[slot.session_id]
             if runner is None:
                 slot.free()
         self._metrics.admissions.labels(outcome="admitted").inc()
@@ -128,7 +129,7 @@ class SessionManager:
         """Give a session to the holder of its token, in one step: nothing has changed when it is refused.
 
         Raises:
-            del self._opening[slot.session_id]
+            SessionOver: it has ended, and the token is its.
             DuplexError: there is no such session, the token is wrong, or no such event was ever sent.
         """
         runner = self.get(session_id)
@@ -176,6 +177,12 @@ class SessionManager:
         if self._taken >= self.max_sessions:
             message = f"all {self.max_sessions} session slots are taken; try again when one is free"
             raise self._refusal(ErrorCode.RESOURCE_EXHAUSTED, message)
+        session_id = f"sess_{secrets.token_hex(12)}"
+        try:
+            self._stages.require()
+            self._stages.place(session_id)
+        except DuplexError as exc:
+            raise self._refusal(exc.info.code, exc.info.message) from exc
         self._taken += 1
         self._metrics.sessions.set(self._taken)
         slot = self._opening[session_id] = _Slot(session_id, self._freed)
@@ -187,12 +194,6 @@ class SessionManager:
 
     def _refusal(self, code: ErrorCode, message: str) -> DuplexError:
         self._metrics.admissions.labels(outcome=code.value).inc()
-        session_id = f"sess_{secrets.token_hex(12)}"
-        try:
-            self._stages.require()
-            self._stages.place(session_id)
-        except DuplexError as exc:
-            raise self._refusal(exc.info.code, exc.info.message) from exc
         return DuplexError(error(code, message))
 
     async def _start(self, slot: _Slot, config: SessionConfig) -> SessionRunner:
@@ -201,6 +202,8 @@ class SessionManager:
         # Off the loop: a model package may read something, such as a reference voice, for its session.
         model = await asyncio.to_thread(served.create_session, session_id, config=config)
         self._refuse_when_draining()
+        if slot.lost is not None:
+            raise self._refusal(slot.lost.code, slot.lost.message)
         machine = SessionMachine(
             session_id=session_id,
             config=config,
@@ -211,8 +214,6 @@ class SessionManager:
             session_id=session_id,
             machine=machine,
             model=model,
-        if slot.lost is not None:
-            raise self._refusal(slot.lost.code, slot.lost.message)
             input_rate_hz=served.capabilities.input_rate_hz,
             output_rate_hz=served.capabilities.output_rate_hz,
             stages=self._stages,

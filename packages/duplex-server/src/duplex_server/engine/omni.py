@@ -23,8 +23,8 @@ from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.manager import SessionManager
 from duplex_server.engine.orchestrator import Orchestrator
 from duplex_server.engine.served import ModelUnavailable, ServedModel, session_limit, with_transcriber
-
 from duplex_server.engine.stages.host import Told
+
 __all__ = ["DEFAULT_DETECTOR", "DuplexOmni", "DuplexSessionHandle", "EngineSettings"]
 
 DEFAULT_DETECTOR = "silero"

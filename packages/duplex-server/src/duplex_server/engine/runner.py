@@ -140,11 +140,11 @@ class SessionRunner:
         self._hearing = Hearing(input_rate_hz)
         listening = Listening(detectors, session_id, input_rate_hz, on_verdict=self.post, on_unjudged=self._unjudged)
         self._holdings = Holdings(stages=stages, listening=listening, ring=self.post, free_slot=free_slot)
+        self._exchange = Exchange(machine, model, self._perform, adapt=self._speak, known=self._holdings.known)
         self._own_name = own_name
         self._watch = watch
         self._metrics = metrics
         self._mailbox: Mailbox[Entry] = Mailbox(max_entries=MAX_COMMANDS, max_bytes=MAX_COMMAND_BYTES)
-        self._exchange = Exchange(machine, model, self._perform, adapt=self._speak, known=self._holdings.known)
         journal = Journal(max_events=lifetime.journal_events, max_bytes=lifetime.journal_bytes)
         self.outbox = Outbox(journal, on_slow=self._slow)
         self.tenure = Tenure(
