@@ -1,4 +1,4 @@
-"""The plugin that the server brings itself: its detectors and the ``thread`` runtime.
+"""The plugin that the server brings itself: its detectors and its stage runtimes.
 
 Registered through the same hooks as everybody's; handed to :func:`duplex_core.plugins.load_plugins` by the command line and
 by the engine. Must never load weights when imported: a detector loads when the server starts and has chosen it.
@@ -11,6 +11,7 @@ from duplex_core.hookspecs import hookimpl
 from duplex_core.stages import StageRuntimeSpec
 from duplex_server.detectors import EnergyDetector, SileroBatch, SmartTurn
 from duplex_server.engine.stages import thread
+from duplex_server.engine.stages.processes.runtime import runtime
 
 
 @hookimpl
@@ -38,11 +39,21 @@ def duplex_register_end_of_turn_detectors() -> list[EndOfTurnSpec]:
 
 @hookimpl
 def duplex_register_stage_runtimes() -> list[StageRuntimeSpec]:
-    """Threads of the server's own process."""
+    """Threads of the server's own process, and two kinds of worker process."""
     return [
         StageRuntimeSpec(
             id="thread",
             summary="worker threads of the server's process; the factory returns a StageWorker",
             start=thread.start,
-        )
+        ),
+        runtime(
+            "torch",
+            "worker processes that compute batched steps; the factory returns a BatchedWorker",
+            driver="duplex_server.engine.stages.batched.driver:BatchedDriver",
+        ),
+        runtime(
+            "vllm",
+            "worker processes with a vLLM engine; the factory returns an EngineProgram",
+            driver="duplex_server.engine.stages.vllm.driver:EngineDriver",
+        ),
     ]

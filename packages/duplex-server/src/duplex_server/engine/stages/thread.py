@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import threading
 from collections import OrderedDict, deque
@@ -24,6 +23,7 @@ from typing import Any, cast
 
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.stages import StageFailed, StageNews, StageOutput, StageRequest, StageSpec, StageWorker
+from duplex_server.engine.stages.loading import StageLoadError, describe, make
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,7 @@ Reply = Callable[[StageNews], None]
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a worker that is in the middle of a request."""
 
-
-class StageLoadError(RuntimeError):
-    """A stage could not be started; the message says why, and whoever started it which."""
+__all__ = ["StageLoadError", "ThreadStage", "make_worker", "start"]
 
 
 class _Job:
@@ -64,14 +62,7 @@ def make_worker(spec: StageSpec) -> StageWorker:
     Raises:
         StageLoadError: the import path is malformed or names nothing.
     """
-    module, colon, attribute = spec.factory.partition(":")
-    if not colon:
-        raise StageLoadError(f"its factory {spec.factory!r} must look like 'package.module:callable'")
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as exc:
-        raise StageLoadError(f"its factory {spec.factory} cannot be imported: {exc}") from exc
-    return cast("StageWorker", factory(**spec.options))
+    return cast("StageWorker", make(spec))
 
 
 async def start(stage: StageSpec, reply: Reply) -> ThreadStage:
@@ -135,7 +126,7 @@ class ThreadStage(_Seatless):
             except StageLoadError:
                 raise
             except Exception as exc:
-                raise StageLoadError(_describe(exc)) from exc
+                raise StageLoadError(describe(exc)) from exc
             self._idle.append(seat)
 
     def healthy(self) -> bool:
@@ -200,7 +191,7 @@ class ThreadStage(_Seatless):
         done, hanging = await asyncio.wait(closings, timeout=CLOSE_TIMEOUT_S)
         for future in done:
             if (failure := future.exception()) is not None:
-                log.warning("stage %s: a worker failed to close: %s", self._spec.name, _describe(failure))
+                log.warning("stage %s: a worker failed to close: %s", self._spec.name, describe(failure))
         if hanging:
             log.warning(
                 "stage %s: %d workers ignored their cancellation for %.0f s",
@@ -279,7 +270,7 @@ class ThreadStage(_Seatless):
 
     def _die(self, failure: BaseException) -> None:
         """The worker ended its thread (``SystemExit`` and the like): the stage takes no more, and says so to all."""
-        self._dead = _describe(failure)
+        self._dead = describe(failure)
         log.error("stage %s died: %s", self._spec.name, self._dead)
         running = [seat.job for seat in self._seats if seat.job is not None]
         queued = [job for queue in self._queues.values() for job in queue]
@@ -329,7 +320,3 @@ def _output(request: StageRequest, payload: Any, *, final: bool) -> StageOutput:
         payload=payload,
         final=final,
     )
-
-
-def _describe(failure: BaseException) -> str:
-    return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__

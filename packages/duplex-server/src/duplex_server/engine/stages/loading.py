@@ -1,0 +1,45 @@
+"""From an import path to what it names, and a stage's factory called, with the faults told in a sentence.
+
+Called by the runtimes, where a stage's worker is to live, and by whoever needs the type of its payloads. Must never be asked for
+a factory on the event loop of the server: factories load weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from duplex_core.stages import StageSpec
+
+
+class StageLoadError(RuntimeError):
+    """A stage could not be started; the message says why, and whoever started it which."""
+
+
+def resolve(what: str, path: str) -> Any:
+    """What an import path ``package.module:name`` names; ``what`` is what it is called in the error.
+
+    Raises:
+        StageLoadError: the path is malformed or names nothing.
+    """
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        raise StageLoadError(f"its {what} {path!r} must look like 'package.module:name'")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as exc:
+        raise StageLoadError(f"its {what} {path} cannot be imported: {exc}") from exc
+
+
+def make(spec: StageSpec) -> Any:
+    """What the stage's factory returns when it is called with the stage's options.
+
+    Raises:
+        StageLoadError: the import path is malformed or names nothing. What the factory raises passes.
+    """
+    return resolve("factory", spec.factory)(**spec.options)
+
+
+def describe(failure: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
