@@ -130,6 +130,32 @@ async def test_case_30_the_time_to_the_first_output_counts_from_the_answers_begi
         assert [name for name in caller.types() if name == "response.done"] == ["response.done"]
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_case_30_what_each_stage_took_comes_with_every_answer_once(
+    held: Served, gated: Gated, interrupted: bool
+) -> None:
+    """Counted from when the stage was given the work, and there also for an answer that is stopped before the stage has ended."""
+    loop = asyncio.get_running_loop()
+    async with held.session() as caller:
+        await ask(caller, "hold" if not interrupted else "well hold")
+        created = loop.time()
+        await asyncio.to_thread(gated.gate.holding.acquire)
+        if interrupted:
+            await caller.until("response.output_audio.delta")
+            await caller.say("response.cancel")
+        else:
+            loop.call_at(created + 0.1, gated.gate.let_go.set)
+        event = await caller.until("response.done")
+        metrics = event["metrics"]
+        (stage,) = metrics["stages"]
+        assert (stage["stage"], stage["whole"]) == ("work", not interrupted)
+        assert 0 <= stage["begun_ms"] <= stage["begun_ms"] + stage["first_ms"] <= metrics["first_output_ms"] + 5
+        assert stage["first_ms"] <= stage["total_ms"] <= metrics["total_ms"] + 5
+        if not interrupted:
+            assert stage["first_ms"] >= 99.0
+        assert [name for name in caller.types() if name == "response.done"] == ["response.done"]
+
+
 @pytest.mark.parametrize("pace", [0.0, 0.3])
 async def test_case_30_the_time_of_a_token_can_be_computed(served: Served, pace: float) -> None:
     """With every answer come its tokens and its times; they agree with each other and with the pace."""

@@ -269,6 +269,11 @@ class AsyncOmni:
         return not self._stopping and self._stages.healthy()
 
     @property
+    def stages_down(self) -> tuple[str, ...]:
+        """The stages that take no requests now; they come back by themselves, where their runtime restarts them."""
+        return self._stages.down
+
+    @property
     def chats(self) -> int:
         """Chat requests that run."""
         return len(self._chats)

@@ -126,6 +126,7 @@ def _add_operations(app: FastAPI, engine: DuplexOmni) -> None:
             "alive": True,
             "ready": ready,
             "draining": engine.sessions.draining,
+            "stages_down": list(engine.stages_down),
             "model": engine.served.name,
             "sessions": engine.sessions.taken,
             "detached": engine.sessions.detached,
