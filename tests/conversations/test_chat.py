@@ -60,6 +60,17 @@ async def test_a_forced_tool_call(server: str) -> None:
         assert call.function.name == "get_weather"
         assert isinstance(json.loads(call.function.arguments)["city"], str)
         assert forced.choices[0].finish_reason == "tool_calls"
+        told = await client.chat.completions.create(
+            model="cascade",
+            messages=[
+                {"role": "user", "content": "Is it raining in Rome?"},
+                {"role": "assistant", "tool_calls": [call.model_dump()]},
+                {"role": "tool", "tool_call_id": call.id, "content": '{"sky": "clear"}'},
+            ],
+        )
+        assert told.choices[0].message.content == "Sky: clear."
+        assert told.usage is not None
+        assert told.usage.prompt_tokens > told.usage.completion_tokens > 0
 
 
 async def test_chat_works_while_every_session_slot_is_taken_and_an_answer_is_spoken(
