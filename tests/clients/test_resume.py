@@ -11,21 +11,24 @@ import pytest
 from demo.user import spoken
 from duplex_client import (
     BaseDuplexClient,
+    ConnectionClosed,
     DuplexClient,
     HeardAnswer,
     InlineDuplexClient,
     Player,
-    ReconnectFailed,
     Reconnecting,
     ReconnectPolicy,
     Resumed,
     ResumePoint,
+    ResyncRequired,
+    ServerRefused,
+    SessionExpired,
     SessionReplaced,
 )
 from duplex_client.audio import SESSION_RATE_HZ
 from duplex_client.transport import Transport
-from duplex_core.errors import ErrorCode
-from duplex_core.events import Event, OutputAudioDelta, ResponseDone
+from duplex_core.errors import ErrorCode, error
+from duplex_core.events import CloseReason, Event, OutputAudioDelta, ResponseDone, SessionClosed
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.omni import DuplexOmni, EngineSettings
 from duplex_server.serving.app import create_app
@@ -175,16 +178,58 @@ class Late(DuplexClient):
         return await super()._open(resume)
 
 
-async def test_a_session_that_expired_meanwhile_is_given_up() -> None:
+async def test_a_session_that_expired_meanwhile_is_given_up_and_says_so_once() -> None:
     async with echoing(Lifetime(disconnect_grace_s=0.1)) as (engine, cutter):
-        async with Late(cutter.url) as client:
+        changes, seen = Changes(), list[Event]()
+        client = Late(cutter.url)
+        client.on_connection(changes)
+        async with client:
+            client.observe(lambda event, _at_ms: seen.append(event))
             session = engine.get_session(client.session.id)
             assert session is not None
             cutter.cut()
             await session.wait_ended()
             client.gone.set()
-            with pytest.raises(ReconnectFailed) as caught:
+            with client.events() as events:
+                last = await anext(events)
+                with pytest.raises(SessionExpired) as caught:
+                    await anext(events)
+            assert isinstance(last, SessionClosed)
+            assert caught.value.reason is CloseReason.EXPIRED
+            with pytest.raises(SessionExpired):
                 await client.wait_for(ResponseDone)
-            assert caught.value.info is not None
-            assert caught.value.info.code is ErrorCode.SESSION_NOT_FOUND
+            assert not client.connected
+        assert [type(event) for event in seen] == [SessionClosed]
+        assert changes.kinds == [Reconnecting, ResyncRequired], "session.expired was missed"
         assert engine.sessions.taken == 0
+
+
+async def test_a_session_that_failed_meanwhile_says_why() -> None:
+    async with echoing() as (engine, cutter), Late(cutter.url) as client:
+        session = engine.get_session(client.session.id)
+        assert session is not None
+        cutter.cut()
+        async with asyncio.timeout(10):
+            while session.attached and not engine.sessions.detached:  # noqa: ASYNC110 - of the engine's own
+                await asyncio.sleep(0)
+        session.close(CloseReason.ERROR, error(ErrorCode.ENGINE_ERROR, "a stage died"))
+        await session.wait_ended()
+        client.gone.set()
+        with pytest.raises(ConnectionClosed) as caught:
+            await client.wait_for(ResponseDone)
+        assert caught.value.reason is CloseReason.ERROR
+        assert caught.value.info is not None
+        assert caught.value.info.code is ErrorCode.ENGINE_ERROR
+
+
+@pytest.mark.parametrize("kind", ["socket", "inline"])
+async def test_taking_over_a_session_that_has_ended_is_refused_with_its_end(kind: str) -> None:
+    async with echoing() as (engine, cutter):
+        async with DuplexClient(cutter.url) as client:
+            point = await client.detach()
+        await engine.close_session(point.session_id)
+        args = (point.session_id, point.resume_token, point.last_server_event_seq)
+        late: BaseDuplexClient
+        late = DuplexClient.resume(cutter.url, *args) if kind == "socket" else InlineDuplexClient.resume(engine, *args)
+        with pytest.raises(ServerRefused, match="has ended \\(client_closed\\)"):
+            await late.connect()

@@ -48,6 +48,7 @@ from duplex_core.events import (
     InputCommitted,
     OutputAudioDelta,
     ResponseDone,
+    SessionClosed,
     SessionHeartbeatAck,
     SessionResyncRequired,
 )
@@ -264,7 +265,6 @@ async def _has_ended_it(peer: Peer) -> None:
         (_unknown, "no such session"),
         (_forbids, "code 1008: no"),
         (_begins_otherwise, "began with SessionCreated instead of session.resumed"),
-        (_has_ended_it, "it is internal_error"),
     ],
 )
 async def test_a_session_that_is_not_given_back_is_given_up_at_once(second: Script, told: str) -> None:
@@ -274,6 +274,21 @@ async def test_a_session_that_is_not_given_back_is_given_up_at_once(second: Scri
     async with scripted(first, second, token="t1") as server, talking(server.url) as (client, changes):
         with pytest.raises(ReconnectFailed, match=told):
             await client.wait_for(ResponseDone)
+        assert changes.kinds == [Reconnecting]
+
+
+async def test_a_session_that_ended_meanwhile_ends_with_its_own_last_event() -> None:
+    async def first(peer: Peer) -> None:
+        await peer.drop()
+
+    async with scripted(first, _has_ended_it, token="t1") as server, talking(server.url) as (client, changes):
+        with client.events() as events:
+            last = await anext(events)
+            assert isinstance(last, SessionClosed)
+            with pytest.raises(ConnectionClosed, match="it is internal_error") as caught:
+                await anext(events)
+        assert not isinstance(caught.value, ReconnectFailed)
+        assert caught.value.reason is CloseReason.ERROR
         assert changes.kinds == [Reconnecting]
 
 

@@ -75,7 +75,7 @@ class SessionExpired(ConnectionClosed):
 class ReconnectFailed(ConnectionClosed):
     """The connection was lost and the session could not be taken up again; the last attempt's failure is chained.
 
-    ``info`` is the server's error where it refused: ``session_not_found`` when the session is gone.
+    ``info`` is the server's error where it refused: ``session_not_found`` when the session is gone and forgotten.
     """
 
 

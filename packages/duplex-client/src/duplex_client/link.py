@@ -26,7 +26,7 @@ from duplex_client.errors import (
     SessionReplaced,
     WaitTimeout,
 )
-from duplex_client.opening import Opening
+from duplex_client.opening import Opening, SessionOver
 from duplex_client.outage import Outage
 from duplex_client.streams import Signal
 from duplex_client.timing import Clock
@@ -178,8 +178,11 @@ class Link:
             try:
                 event = await self._transport.receive()
             except ConnectionClosed as loss:
-                await self._recover(loss)
-                continue
+                try:
+                    await self._recover(loss)
+                    continue
+                except SessionOver as over:  # it ended while it was out of reach, and this is how it did
+                    event = over.last
             self.received += 1
             if (kept := self._take(event)) is not None:
                 return kept
@@ -234,6 +237,7 @@ class Link:
         """Take the session up on a new connection.
 
         Raises:
+            SessionOver: it has ended meanwhile.
             ConnectionClosed: that is not to be, or did not succeed.
         """
         self._attached = None
@@ -281,6 +285,8 @@ class Link:
             left_s = (deadline_ms - self._clock.now_ms()) / 1000.0
             try:
                 transport, begun = await self._attempt(redial, min(redial.attempt_timeout_s, left_s))
+            except SessionOver:
+                raise
             except (ConnectFailed, ConnectionClosed, ServerRefused, WaitTimeout) as exc:
                 if not may_pass(exc):
                     raise _given_up("since there is no use in trying again", exc) from exc

@@ -25,6 +25,15 @@ from duplex_core.events import (
 E = TypeVar("E", bound=ServerEvent)
 
 
+class SessionOver(ServerRefused):
+    """The session that was to be taken up has ended; ``last`` is its last event, which says why."""
+
+    def __init__(self, last: SessionClosed) -> None:
+        told = f": {last.error.message}" if last.error is not None else ""
+        super().__init__(f"the session has ended ({last.reason.value}){told}", info=last.error)
+        self.last = last
+
+
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """How a session was opened.
 
@@ -58,13 +67,17 @@ async def resumed(transport: Transport, last_seq: int) -> Opening:
     """Wait for the session that was asked for, of which the client has all events up to ``last_seq``.
 
     Raises:
+        SessionOver: it has ended.
         ServerRefused: the server would not give it.
         ConnectionClosed: the connection went before the server said anything.
     """
     first_available_seq: int | None = None
-    wanted = (SessionResumed, SessionResyncRequired)
+    wanted = (SessionResumed, SessionResyncRequired, SessionClosed)
     while True:
-        event: SessionResumed | SessionResyncRequired = await _one_of(transport, wanted, "session.resumed")
+        event: SessionResumed | SessionResyncRequired | SessionClosed
+        event = await _one_of(transport, wanted, "session.resumed")
+        if isinstance(event, SessionClosed):
+            raise SessionOver(event)
         if isinstance(event, SessionResumed):
             return Opening(
                 session=event.session,

@@ -37,7 +37,7 @@ class Principal:
     """Who a client is, once it is known.
 
     Attributes:
-        id: names it in logs and to observers; never a secret.
+        id: names it in logs and to session observers; never a secret.
         realtime_only: whether it may open realtime sessions and nothing else: no chat, no keys for others, no lists.
         session: changes of the configuration with which each of its sessions begins; the client can change it again.
     """

@@ -10,16 +10,27 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
+from duplex_core.authentication import Principal
 from duplex_core.config import SessionConfig
 from duplex_core.events import CloseReason, Event
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedSession:
-    """What an observer is told about a session when it opens: its id and the configuration that it opens with."""
+    """What an observer is told about a session when it opens.
+
+    Attributes:
+        session_id: its id.
+        config: the configuration that it opens with.
+        principal: who has opened it, as the server has recognised them: the holder of its key (id ``api-key``), of a client
+            secret (``client-secret``), whoever an authenticator of a plugin's has named, or anybody (``anybody``) where no key
+            is asked for. ``None`` for a session that a program in the server's own process has opened without saying for whom.
+            It stays who has opened the session, also when another client takes it up.
+    """
 
     session_id: str
     config: SessionConfig
+    principal: Principal | None = None
 
 
 class SessionObserver(Protocol):

@@ -320,6 +320,10 @@ async def test_a_session_that_lost_its_client_is_kept_for_the_grace_and_not_long
         second.handle.detach()
         assert await seconds_to_end(second.handle) == pytest.approx(GRACE_S, abs=0.01)
         assert engine.sessions.taken == 1
+        assert await refused(second.resume(engine)) is ErrorCode.SESSION_CLOSED, (
+            "who has the token is told that it ended"
+        )
+        await asyncio.sleep(GRACE_S)
         assert await refused(second.resume(engine)) is ErrorCode.SESSION_NOT_FOUND
 
 

@@ -107,7 +107,7 @@ def test_resume_against_close(end: str, answering: bool) -> None:
                     await first.until(ResponseCreated)
                 resumed, _ = await both(distance, lambda: first.resume(engine), lambda: ENDS[end](engine, first))  # noqa: B023
                 if isinstance(resumed, DuplexError):
-                    assert resumed.info.code is ErrorCode.SESSION_NOT_FOUND
+                    assert resumed.info.code is ErrorCode.SESSION_CLOSED
                     await first.rest()
                     assert endings(first) == 1
                 else:
@@ -198,7 +198,7 @@ async def test_resume_against_reaper() -> None:
             if came[-1]:
                 assert await is_usable(second)
             else:
-                assert second.info.code is ErrorCode.SESSION_NOT_FOUND
+                assert second.info.code is ErrorCode.SESSION_CLOSED
                 await first.handle.wait_ended()
     assert came[0]
     assert not came[-1]

@@ -11,6 +11,9 @@ import pytest
 import websockets
 
 from duplex_core.authentication import Credentials, Principal
+from duplex_core.events import CloseReason, Event
+from duplex_core.hookspecs import hookimpl
+from duplex_core.observers import ObservedSession, SessionObserverSpec
 from duplex_core.patch import SessionPatch
 from duplex_server.serving import keys as keys_module
 from duplex_server.serving.keys import shown_keys
@@ -239,3 +242,41 @@ async def test_a_model_answers_to_its_further_names_wherever_a_name_is_given(ser
                 await caller.say("session.update", session={"type": "realtime", "model": "gpt-x"})
                 refused = await caller.until("error")
                 assert refused["error"]["param"] == "session.model"
+
+
+class Names:
+    """A plugin whose observer writes down who has opened each session."""
+
+    def __init__(self) -> None:
+        self.opened_by: list[Principal | None] = []
+
+    def opened(self, session: ObservedSession) -> None:
+        self.opened_by.append(session.principal)
+
+    def event(self, session_id: str, event: Event) -> None:
+        pass
+
+    def closed(self, session_id: str, reason: CloseReason) -> None:
+        pass
+
+    @hookimpl
+    def duplex_register_session_observers(self) -> list[SessionObserverSpec]:
+        return [SessionObserverSpec(id="names", summary="", create=lambda: self)]
+
+
+async def test_observers_are_told_who_has_opened_a_session(serving: Any) -> None:
+    names = Names()
+    async with serving(key="s3cret", authenticator=Guests(), extra=(names,)) as served:
+        await (await served.engine.open_session()).aclose()
+        async with httpx.AsyncClient(base_url=served.http) as client:
+            secret = (
+                await client.post("/v1/realtime/client_secrets", headers={"Authorization": "Bearer s3cret"})
+            ).json()["value"]
+        for shown in ("s3cret", "ada", secret):
+            async with served.session(**bearer(shown)):
+                pass
+    ids = [None if principal is None else principal.id for principal in names.opened_by]
+    assert ids == [None, "api-key", "ada", "client-secret"]
+    names = Names()
+    async with serving(extra=(names,)) as served, served.session():
+        assert [principal.id for principal in names.opened_by if principal] == ["anybody"]

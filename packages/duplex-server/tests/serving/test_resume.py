@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from duplex_core.errors import ErrorCode, error
+from duplex_core.events import CloseReason
 from duplex_server.engine.lease import Lifetime
 from duplex_server.serving import realtime
 
@@ -216,13 +218,49 @@ async def test_a_session_whose_client_does_not_come_back_expires(serving: Any) -
         async with served.session() as caller:
             break_off(caller)
         await until(lambda: served.engine.sessions.taken == 0)
-        async with resumed(served, *token_of(caller), 1) as late:
-            assert (await late.next())["error"]["code"] == "session_not_found"
+        session_id, token = token_of(caller)
+        for wrong in ((session_id, "wrong", 1), ("sess_unknown", token, 1)):
+            async with resumed(served, *wrong) as stranger:
+                told = await stranger.next()
+                assert (told["type"], told["error"]["code"]) == ("error", "session_not_found")
+        for _ in range(2):
+            async with resumed(served, session_id, token, 1) as late:
+                told = await late.next()
+                assert (told["type"], told["session_id"], told["reason"]) == ("session.closed", session_id, "expired")
+                assert told["server_event_seq"] == 3, "after session.created and session.expired"
+                assert await late.rest() == []
+                assert late.socket.close_code == 1000
         async with httpx.AsyncClient(base_url=served.http) as client:
             text = (await client.get("/metrics")).text
         assert 'duplex_sessions_closed_total{reason="expired"} 1.0' in text
-        assert 'duplex_resumes_total{outcome="refused"} 1.0' in text
+        assert 'duplex_resumes_total{outcome="refused"} 2.0' in text
+        assert 'duplex_resumes_total{outcome="over"} 2.0' in text
         assert "duplex_sessions_detached 0.0" in text
+
+
+async def test_a_session_that_died_while_nobody_had_it_says_of_what(serving: Any, gated: Any) -> None:
+    """With the cause, and with the numbers that its events would have had."""
+    async with serving(gated.spec) as served:
+        async with served.session() as caller:
+            break_off(caller)
+            await until(lambda: served.engine.sessions.detached == 1)
+        session_id, token = token_of(caller)
+        handle = served.engine.get_session(session_id)
+        assert handle is not None
+        handle.close(CloseReason.ERROR, error(ErrorCode.ENGINE_ERROR, "stage work died"))
+        async with resumed(served, session_id, token, 1) as ending:
+            told = await ending.next()
+            assert (told["type"], told["reason"]) == ("session.closed", "error")
+        assert (told["error"]["code"], told["error"]["message"]) == ("engine_error", "stage work died")
+        assert told["server_event_seq"] == 3, "after session.created and the error"
+
+
+async def test_a_session_that_its_client_ended_is_over_for_who_comes_back_with_its_token(served: Any) -> None:
+    async with served.session() as caller:
+        await caller.say("session.close")
+        (*_, closed) = await caller.rest()
+    async with resumed(served, *token_of(caller), 1) as late:
+        assert await late.next() == closed, "it is the event that was told"
 
 
 async def test_a_client_that_says_nothing_is_told_that_its_session_expired(serving: Any) -> None:

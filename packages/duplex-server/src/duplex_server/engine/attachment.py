@@ -28,6 +28,19 @@ from duplex_server.engine.outbox import Outbox
 from duplex_server.engine.signal import Signal
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tokens open a session, as hashes: the one that was told last, and the one that it was told for, while both do."""
+
+    current: bytes = b""
+    spent: bytes | None = None
+
+    def opens(self, token: str) -> bool:
+        """Whether ``token`` is one of them, in a time that does not depend on how much of it is right."""
+        given = _hashed(token)
+        again = self.spent is not None and secrets.compare_digest(given, self.spent)
+        return secrets.compare_digest(given, self.current) or again
+
+
 class Attachment:
     """One reader of a session's events, from its attaching to its end. Made by :class:`Attachments`."""
 
@@ -116,15 +129,15 @@ class Attachments:
         self._session_id = session_id
         self._outbox = outbox
         self._view = view
-        self._hash = b""
-        self._spent: bytes | None = None
+        self.claim = Claim()
+        """Which tokens open the session now."""
         self._generation = 0
         self.current: Attachment | None = None
 
     def first(self) -> Attachment:
         """Give the session to who opened it."""
         token = secrets.token_urlsafe(32)
-        self._hash = _hashed(token)
+        self.claim = Claim(current=_hashed(token))
         return self._swap(Attachment(self._outbox, 1, token=token))
 
     def resume(self, token: str, last_seq: int) -> Attachment:
@@ -139,9 +152,7 @@ class Attachments:
             DuplexError: the token is wrong, or no such event was ever sent; nothing has changed then.
         """
         journal = self._outbox.journal
-        given = _hashed(token)
-        again = self._spent is not None and secrets.compare_digest(given, self._spent)
-        if not secrets.compare_digest(given, self._hash) and not again:
+        if not self.claim.opens(token):
             raise not_found()
         if last_seq > journal.last_seq:
             message = (
@@ -158,12 +169,13 @@ class Attachments:
                 session_id=self._session_id, last_server_event_seq=last_seq, first_available_seq=journal.first_seq
             )
             told.append(_about_socket(gap, journal.first_seq - 1))
-        self._hash, self._spent = _hashed(fresh), given
+        self.claim = Claim(current=_hashed(fresh), spent=_hashed(token))
         return self._swap(Attachment(self._outbox, generation, reached=last_seq, first=(*told, *missed)))
 
     def confirm(self) -> None:
         """Who has the session has spoken, and so has its own token: the one that it came with is good for nothing any more."""
-        self._spent = None
+        if self.claim.spent is not None:
+            self.claim = Claim(current=self.claim.current)
 
     def detach(self, attachment: Attachment) -> bool:
         """``attachment`` lets go of the session, if it has it; whether it had."""

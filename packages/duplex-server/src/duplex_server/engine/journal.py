@@ -11,11 +11,14 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
 from duplex_core.errors import ErrorCode, refuse
-from duplex_core.events import Event
+from duplex_core.events import Event, ServerEvent
+
+E = TypeVar("E", bound=ServerEvent)
 
 
 class Journal:
@@ -46,13 +49,17 @@ class Journal:
 
     def stamp(self, event: Event, size: int) -> Event:
         """Number ``event``, which weighs ``size`` bytes, and keep it. The numbered event."""
-        self.last_seq = seq = self.last_seq + 1
-        stamped = msgspec.structs.replace(event, event_id=f"{self._prefix}{seq}", server_event_seq=seq)
+        self.last_seq += 1
+        stamped = self.numbered(event, self.last_seq)
         self._kept.append((stamped, size))
         self._bytes += size
         while len(self._kept) > self._max_events or self._bytes > self._max_bytes:
             self._bytes -= self._kept.popleft()[1]
         return stamped
+
+    def numbered(self, event: E, seq: int) -> E:
+        """``event`` as it looks as number ``seq``."""
+        return msgspec.structs.replace(event, event_id=f"{self._prefix}{seq}", server_event_seq=seq)
 
     def after(self, seq: int) -> list[Event]:
         """The kept events with a number above ``seq``, in order."""

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 
+from duplex_core.authentication import Principal
 from duplex_core.config import SessionConfig
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason
@@ -20,7 +21,8 @@ from duplex_core.observers import SessionObserver
 from duplex_core.patch import SessionPatch
 from duplex_core.stages import StageLost
 from duplex_server.detectors import Detectors
-from duplex_server.engine.attachment import Attachment, not_found
+from duplex_server.engine.attachment import Attachment
+from duplex_server.engine.departed import Departed, SessionOver
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.reaper import Reaper
@@ -76,6 +78,7 @@ class SessionManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
         self._reaper = Reaper(self._runners.values)
+        self._departed = Departed(grace_s=lifetime.disconnect_grace_s, now=asyncio.get_running_loop().time)
         metrics.max_sessions.set(max_sessions)
 
     @property
@@ -99,9 +102,15 @@ class SessionManager:
         return None if runner is None or runner.ended.is_set() else runner
 
     async def open(
-        self, model: str | None = None, *, patch: SessionPatch | None = None
+        self,
+        model: str | None = None,
+        *,
+        patch: SessionPatch | None = None,
+        principal: Principal | None = None,
     ) -> tuple[SessionRunner, Attachment]:
-        """Admit and start a session, configured with ``patch``. Cancelled or failed, its slot is free before that is seen.
+        """Admit and start a session for ``principal``, configured with ``patch``.
+
+        Cancelled or failed, its slot is free before that is seen.
 
         Raises:
             DuplexError: no slot is free, a stage has no seat for it or is down, the server stops, another model is asked for,
@@ -111,7 +120,7 @@ class SessionManager:
         slot = self._admit(model)
         runner = None
         try:
-            runner = await self._start(slot, config)
+            runner = await self._start(slot, config, principal)
         except DuplexError:
             raise
         except Exception as exc:
@@ -132,13 +141,13 @@ class SessionManager:
             SessionOver: it has ended, and the token is its.
             DuplexError: there is no such session, the token is wrong, or no such event was ever sent.
         """
-        runner = self.get(session_id)
+        runner = self._runners.get(session_id)
         try:
             if runner is None:
-                raise not_found()
+                raise self._departed.answer(session_id, token)
             attachment = runner.tenure.resume(token, last_seq)
-        except DuplexError:
-            self._metrics.resumes.labels(outcome="refused").inc()
+        except DuplexError as exc:
+            self._metrics.resumes.labels(outcome="over" if isinstance(exc, SessionOver) else "refused").inc()
             raise
         gap = runner.outbox.journal.first_seq > last_seq + 1
         self._metrics.resumes.labels(outcome="resync" if gap else "resumed").inc()
@@ -196,7 +205,7 @@ class SessionManager:
         self._metrics.admissions.labels(outcome=code.value).inc()
         return DuplexError(error(code, message))
 
-    async def _start(self, slot: _Slot, config: SessionConfig) -> SessionRunner:
+    async def _start(self, slot: _Slot, config: SessionConfig, principal: Principal | None) -> SessionRunner:
         served = self._served
         session_id = slot.session_id
         # Off the loop: a model package may read something, such as a reference voice, for its session.
@@ -224,6 +233,7 @@ class SessionManager:
             own_name=served.with_own_name,
             lifetime=self._lifetime,
             on_lease=self._reaper.look_at,
+            principal=principal,
         )
         self._runners[session_id] = runner
         task = asyncio.create_task(runner.run(), name=session_id)
@@ -253,5 +263,7 @@ class SessionManager:
         self._tasks.discard(task)
         del self._runners[runner.session_id]
         runner.finish()  # a task that is cancelled before its first step never gets to do it itself
+        if (remains := runner.tenure.remains) is not None:
+            self._departed.add(remains)
         if not task.cancelled() and (failure := task.exception()) is not None:
             log.error("the task of session %s failed", runner.session_id, exc_info=failure)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
+from duplex_core.authentication import Principal
 from duplex_core.observers import SessionObserver, SessionObserverSpec
 from duplex_core.patch import SessionPatch
 from duplex_core.plugins import PluginHost
@@ -144,7 +145,13 @@ class DuplexOmni(AsyncOmni):
         """Whether requests and sessions are taken."""
         return super().ready and not self.sessions.draining
 
-    async def open_session(self, model: str | None = None, *, patch: SessionPatch | None = None) -> DuplexSessionHandle:
+    async def open_session(
+        self,
+        model: str | None = None,
+        *,
+        patch: SessionPatch | None = None,
+        principal: Principal | None = None,
+    ) -> DuplexSessionHandle:
         """Admit and start a session. Cancelled or failed, it leaves no slot behind.
 
         A session that is neither read nor spoken to through its handle ends after the grace for a lost client.
@@ -152,12 +159,13 @@ class DuplexOmni(AsyncOmni):
         Args:
             model: the model that the client wants, which must be the one that is served; ``None`` is that one.
             patch: changes of the model's own configuration with which the session begins.
+            principal: who opens it, for those who watch sessions; ``None`` where nobody was asked.
 
         Raises:
             DuplexError: no slot is free, the server stops, the engine is down, another model is asked for, or ``patch`` cannot
                 be served.
         """
-        return DuplexSessionHandle(*await self.sessions.open(model, patch=patch))
+        return DuplexSessionHandle(*await self.sessions.open(model, patch=patch, principal=principal))
 
     async def resume_session(self, session_id: str, token: str, last_seq: int) -> DuplexSessionHandle:
         """Take a running session over, from whoever has it or from nobody.
@@ -171,6 +179,7 @@ class DuplexOmni(AsyncOmni):
             last_seq: ``server_event_seq`` of the last event that arrived.
 
         Raises:
+            SessionOver: it has ended not long ago, and the token is its; the exception has its last event.
             DuplexError: there is no such session, the token is not its, or no such event was ever sent. Whoever had the session
                 has it still.
         """

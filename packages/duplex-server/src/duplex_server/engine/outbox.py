@@ -88,6 +88,11 @@ class Outbox:
         return self._bytes
 
     @property
+    def last_seq(self) -> int:
+        """The number that the newest event has, or will have when it is taken, if none before it is dropped."""
+        return self.journal.last_seq + len(self._waiting)
+
+    @property
     def finished(self) -> bool:
         """Whether ``session.closed`` is in: nothing more is taken."""
         return self._finished

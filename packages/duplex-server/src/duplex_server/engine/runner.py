@@ -15,6 +15,7 @@ from typing import assert_never
 
 import msgspec
 
+from duplex_core.authentication import Principal
 from duplex_core.commands import (
     Command,
     InputAudioBufferAppend,
@@ -115,6 +116,7 @@ class SessionRunner:
         own_name: Callable[[SessionPatch], SessionPatch],
         lifetime: Lifetime,
         on_lease: Callable[[float], None],
+        principal: Principal | None = None,
     ) -> None:
         """Join the parts of a session.
 
@@ -132,8 +134,10 @@ class SessionRunner:
             own_name: puts the model's own name into a patch that has another of its names.
             lifetime: how long the session, and what it told, are kept.
             on_lease: is told when the lease ends, in seconds of the loop's clock, each time that this may be sooner than before.
+            principal: who has opened the session, for those who watch; ``None`` where nobody was asked.
         """
         self.session_id = session_id
+        self._principal = principal
         self._loop = asyncio.get_running_loop()
         self._machine = machine
         self._speaking = Speaking(output_rate_hz)
@@ -245,7 +249,10 @@ class SessionRunner:
         now_ms = self._loop.time() * 1000.0
         match entry:
             case _Opening():
-                self._watch.opened(ObservedSession(session_id=self.session_id, config=self._machine.config))
+                config = self._machine.config
+                self._watch.opened(
+                    ObservedSession(session_id=self.session_id, config=config, principal=self._principal)
+                )
                 self._exchange.open(now_ms)
             case _Rejected(info=info):
                 self._send(ErrorEvent(error=info))
@@ -357,6 +364,7 @@ class SessionRunner:
             self._metrics.responses.labels(status=event.response.status.value).inc()
         elif isinstance(event, SessionClosed):
             self._metrics.closed.labels(reason=event.reason.value).inc()
+            self.tenure.told(self.outbox.journal.numbered(event, self.outbox.last_seq))
             self._watch.closed(self.session_id, event.reason)
 
     def _slow(self) -> None:

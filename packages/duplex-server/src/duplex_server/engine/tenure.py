@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from duplex_core.errors import ErrorCode, refuse
+from duplex_core.events import SessionClosed
 from duplex_server.engine.attachment import Attachment, Attachments, not_found
+from duplex_server.engine.departed import Remains
 from duplex_server.engine.lease import Lapse, Lease, LeaseTerms, end_of, lapsed
 from duplex_server.engine.metrics import EngineMetrics
 
@@ -45,6 +48,7 @@ class Tenure:
         self._on_lease = on_lease
         self._heard_at = now()
         self._alone_since: float | None = None
+        self._last: SessionClosed | None = None
         self.detached = False
         """Whether nobody has the session and it waits for somebody."""
 
@@ -75,10 +79,14 @@ class Tenure:
         """Give the session to the holder of ``token``, in one step; see :meth:`Attachments.resume`.
 
         Raises:
-            DuplexError: the session is ending, the token is wrong, or no such event was ever sent; nothing has changed then.
+            DuplexError: the session is ending or has ended, the token is wrong, or no such event was ever sent; nothing has
+                changed then.
         """
+        if (remains := self.remains) is not None:
+            raise remains.answer(token)
         if self.closing:
-            raise not_found()
+            ending = refuse(ErrorCode.SESSION_CLOSED, "the session is ending; open a new one")
+            raise ending if self._attachments.claim.opens(token) else not_found()
         attachment = self._attachments.resume(token, last_seq)
         self._heard_at = self._now()
         self._given()
@@ -98,6 +106,15 @@ class Tenure:
     def begin_lease(self) -> None:
         """Have the reaper look when the lease ends."""
         self._on_lease(end_of(self.lease, self.terms)[0])
+
+    @property
+    def remains(self) -> Remains | None:
+        """What is to be remembered of the session once it has ended."""
+        return None if self._last is None else Remains(claim=self._attachments.claim, closed=self._last)
+
+    def told(self, last: SessionClosed) -> None:
+        """The session has told its last event, with the number that it has, or will have, when somebody reads it."""
+        self._last = last
 
     def end(self) -> None:
         """The session has ended. Idempotent."""

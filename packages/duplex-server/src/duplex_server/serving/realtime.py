@@ -18,8 +18,9 @@ from fastapi import WebSocket, WebSocketDisconnect
 from duplex_core.authentication import Principal
 from duplex_core.commands import SessionResume
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
-from duplex_core.events import CloseReason, ErrorEvent
+from duplex_core.events import CloseReason, ErrorEvent, Event
 from duplex_core.wire import decode_command, encode_event
+from duplex_server.engine.departed import SessionOver
 from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
 from duplex_server.serving import query
 from duplex_server.serving.errors import require_model, response_to
@@ -59,6 +60,9 @@ async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
     try:
         asked = query.read(websocket.query_params)
         handle = await (_resumed(websocket, engine, asked) if asked.resumes else _opened(engine, asked, principal))
+    except SessionOver as exc:
+        await _end(websocket, exc.closed, _CLOSE_NORMAL)
+        return
     except DuplexError as exc:
         await _refuse(websocket, exc.info)
         return
@@ -80,13 +84,14 @@ async def _opened(engine: DuplexOmni, asked: Query, principal: Principal) -> Dup
     Raises:
         DuplexError: there is none for it.
     """
-    return await engine.open_session(asked.model, patch=principal.session)
+    return await engine.open_session(asked.model, patch=principal.session, principal=principal)
 
 
 async def _resumed(websocket: WebSocket, engine: DuplexOmni, asked: Query) -> DuplexSessionHandle | None:
     """The session that the socket asks for; ``None`` when the client has gone before it asked.
 
     Raises:
+        SessionOver: it has ended.
         DuplexError: it cannot have it; whoever had it has it still.
     """
     if asked.model is not None:
@@ -122,13 +127,18 @@ async def _first_command(websocket: WebSocket) -> SessionResume | None:
 
 async def _refuse(websocket: WebSocket, info: ErrorInfo) -> None:
     """Say why there is no session, and close."""
-    told = encode_event(ErrorEvent(error=info), event_id=f"event_{secrets.token_hex(8)}", seq=1)
+    told = ErrorEvent(error=info, event_id=f"event_{secrets.token_hex(8)}", server_event_seq=1)
     code = _CLOSE_FAILED if info.code is ErrorCode.INTERNAL_ERROR else _CLOSE_POLICY
     if info.retryable:
         code = _CLOSE_TRY_LATER
+    await _end(websocket, told, code, info.code.value)
+
+
+async def _end(websocket: WebSocket, last: Event, code: int, reason: str | None = None) -> None:
+    """Say the one thing that this socket is told, and close."""
     with contextlib.suppress(WebSocketDisconnect):
-        await websocket.send_text(told)
-        await websocket.close(code, info.code.value)
+        await websocket.send_text(encode_event(last, event_id=last.event_id, seq=last.server_event_seq))
+        await websocket.close(code, reason)
 
 
 async def _converse(websocket: WebSocket, handle: DuplexSessionHandle, *, fresh: bool) -> bool:
