@@ -184,12 +184,15 @@ class EngineSession(Protocol):
 class TokenDecider(Protocol):
     """Chooses every token of the segments that ask for it, inside the engine. Made once in the engine's process."""
 
-    def decide(self, logits: Any, chosen: Sequence[int], options: Mapping[str, Any]) -> tuple[int, Any]:
+    def decide(
+        self, logits: Any, chosen: Sequence[int], told: Sequence[Any], options: Mapping[str, Any]
+    ) -> tuple[int, Any]:
         """Choose one token.
 
         Args:
             logits: torch tensor ``[vocabulary]`` float32, raw.
             chosen: the tokens of this segment so far.
+            told: what was told with each of them.
             options: ``Sampling.decider`` of the segment.
 
         Returns:
