@@ -1,0 +1,41 @@
+"""The environment that vLLM reads while it is imported, set for one worker process.
+
+Called by :mod:`.driver` before anything imports vLLM. Must never import it, nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+DEFAULTS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+"""What is set unless the operator has: no usage reports, and no more in the log than what is worth reading."""
+
+
+def prepare(environ: MutableMapping[str, str], device: str) -> None:
+    """Set ``environ`` for a replica on ``device``: ``cpu``, ``cuda:0``, ``cuda:0,cuda:1``, or nothing.
+
+    Device numbers count within what the operator has made visible.
+
+    Raises:
+        ValueError: an unknown kind of device, or one that is not visible.
+    """
+    for name, value in DEFAULTS.items():
+        environ.setdefault(name, value)
+    numbers: list[int] = []
+    for each in filter(None, device.split(",")):
+        kind, _, number = each.strip().partition(":")
+        if kind not in {"cpu", "cuda"} or (number and not number.isdecimal()):
+            raise ValueError(f"the vllm runtime knows the devices cpu, cuda:0, cuda:0,cuda:1 and so on, not {each!r}")
+        if kind == "cuda":
+            numbers.append(int(number or 0))
+    if not numbers:
+        return
+    visible = [each for each in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    if visible and max(numbers) >= len(visible):
+        raise ValueError(
+            f"device cuda:{max(numbers)} was asked for, but CUDA_VISIBLE_DEVICES shows {len(visible)} devices"
+        )
+    environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[each] if visible else str(each) for each in numbers)

@@ -1,0 +1,326 @@
+"""One session's requests to a stage on vLLM, or one chat's: its program's steps, one at a time, on a request that lives.
+
+Owns the session's queue, its ledger and its live request in the engine, which may be lost at any time (an interruption, or the
+engine's memory needed for others) and is then begun again from the ledger. Called by :mod:`.driver`, on the event loop. Must
+never let two steps of one session run at once, nor one session's fault reach another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from duplex_core.errors import DuplexError, ErrorCode, error
+from duplex_core.stages import Forward, StageRequest
+from duplex_core.tensors import Tensor
+from duplex_core.workers import Append, Emit, EngineProgram, EngineSession, ProgramStep, Sampling, Segment
+from duplex_server.engine.stages.processes.driver import Sink
+from duplex_server.engine.stages.vllm.ledger import Feed, Ledger, Planned, Span, joined
+from duplex_server.engine.stages.vllm.meter import Meter
+from duplex_server.engine.stages.vllm.platform import (
+    Chosen,
+    Collected,
+    Engine,
+    EngineDied,
+    EngineRefused,
+    Stream,
+    params,
+    prompt,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What a session needs of the driver."""
+
+    stage: str
+    engine: Engine
+    sink: Sink
+
+    async def claim(self, session: Session, positions: int) -> None:
+        """Wait until the session may hold ``positions`` in the KV cache."""
+
+    def rest(self, session: Session, positions: int) -> None:
+        """It holds ``positions`` and does nothing now."""
+
+    def drop(self, session: Session) -> None:
+        """It holds nothing."""
+
+    def end(self, stream: Stream) -> asyncio.Future[None]:
+        """End a request in the engine, whatever becomes of who asked for it."""
+
+    def died(self, reason: str) -> None:
+        """The engine is gone."""
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Something happened, for the metrics."""
+
+
+class Session:
+    """One session's side of the stage."""
+
+    def __init__(self, host: Host, session_id: str, program: EngineProgram, *, first: bool) -> None:
+        """A session of ``program``; ``first`` ones go before the others where the engine has a choice."""
+        self._host = host
+        self._id = session_id
+        self._program = program
+        self._side: EngineSession | None = None
+        self.first = first
+        self._ledger = Ledger(host.engine.max_model_len)
+        self._stream: Stream | None = None
+        self._queue: deque[StageRequest] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._running: StageRequest | None = None
+        self._set_aside = 0
+        self._closed = False
+
+    def submit(self, request: StageRequest) -> None:
+        """Queue ``request``."""
+        self._queue.append(request)
+        if self._task is None:
+            self._next()
+
+    def abort(self, request_id: str | None) -> None:
+        """Stop one request, or all."""
+        kept = [each for each in self._queue if request_id is not None and each.request_id != request_id]
+        self._queue = deque(kept)
+        running = self._running
+        if running is not None and self._task is not None and request_id in {None, running.request_id}:
+            self._running = None  # one cancellation only: the second would cut off the first one's tidying
+            self._task.cancel()
+
+    def close(self) -> None:
+        """The session is over."""
+        self._closed = True
+        self.abort(None)
+        if self._task is None:
+            self._lose()
+
+    def set_aside(self) -> asyncio.Future[None] | None:
+        """End the request in the engine, which is needed for others; the next append begins it again."""
+        self._set_aside += 1
+        self._host.count("set_aside")
+        return self._lose()
+
+    async def ended(self) -> None:
+        """Wait until nothing runs."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    def _next(self) -> None:
+        """Begin the next request, if there is one."""
+        if not self._queue:
+            return
+        request = self._running = self._queue.popleft()
+        self._task = asyncio.create_task(self._work(request))
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = self._running = None
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure  # the driver's death: the loop's handler is told
+        if self._closed:
+            self._lose()
+        else:
+            self._next()
+
+    def _lose(self) -> asyncio.Future[None] | None:
+        """Nothing of the session is in the engine any more."""
+        stream, self._stream = self._stream, None
+        self._host.drop(self)
+        return self._host.end(stream) if stream is not None else None
+
+    async def _work(self, request: StageRequest) -> None:
+        """Run the program on one request; whatever it raises ends that request."""
+        sink, stage = self._host.sink, self._host.stage
+        which = (stage, request.request_id, self._id)
+        meter = Meter(sink.submitted_at(request), time.monotonic())
+        try:
+            if self._side is None:
+                self._side = self._program.open(self._id)
+            with contextlib.closing(self._side.run(request.payload)) as steps:
+                await self._drive(request, steps, meter)
+        except DuplexError as exc:
+            log.warning("stage %s: request %s of %s failed: %s", *which, exc.__cause__ or exc)
+            sink.failed(request, exc.info)
+        except EngineDied as exc:
+            self._host.died(str(exc))
+        except EngineRefused as exc:
+            log.exception("stage %s: request %s of %s failed", *which)
+            sink.failed(request, error(ErrorCode.ENGINE_ERROR, f"stage {stage}: {exc}"))
+        except Exception:
+            log.exception("stage %s: request %s of %s failed", *which)
+            words = f"the model's stage {stage} failed; the server's log says why"
+            sink.failed(request, error(ErrorCode.ENGINE_ERROR, words))
+        else:
+            sink.output(request, None, final=True, metrics=(meter.metrics(stage, time.monotonic()),))
+
+    async def _drive(
+        self, request: StageRequest, steps: Generator[ProgramStep, Segment | None, None], meter: Meter
+    ) -> None:
+        """Do what the program says, until it has no more to say."""
+        answer: Callable[[], ProgramStep] = partial(steps.send, None)
+        while True:
+            try:
+                step = answer()
+            except StopIteration:
+                return
+            answer = partial(steps.send, None)
+            if isinstance(step, Emit):
+                meter.emitted(time.monotonic())
+                if isinstance(step.payload, Forward):
+                    self._host.sink.output(request, None, forward=step.payload)
+                else:
+                    self._host.sink.output(request, step.payload)
+                continue
+            try:
+                answer = partial(steps.send, await self._append(step, meter))
+            except DuplexError as exc:
+                if exc.info.code is not ErrorCode.CONTEXT_FULL:
+                    raise
+                answer = partial(steps.throw, exc)
+
+    async def _append(self, append: Append, meter: Meter) -> Segment:
+        """Feed an append and wait for its tokens; the ledger knows of it when all of it is there, and not before."""
+        sampling = append.sampling
+        feed = self._feed(append)
+        planned = self._ledger.plan(feed, sampling.max_tokens, fresh=append.fresh, drop_last=append.drop_last)
+        _check_sampling(sampling, self._host.engine.vocabulary)
+        try:
+            await self._host.claim(self, planned.prompt + sampling.max_tokens)
+            chosen, collected = await self._segment(planned, sampling, hidden=append.hidden)
+        except BaseException:
+            self._lose()
+            raise
+        self._ledger.commit(planned, chosen.ids)
+        self._host.rest(self, self._ledger.context)
+        meter.segment(len(planned.feed), len(chosen.ids), chosen.times)
+        meter.preemptions += chosen.preemptions + self._set_aside
+        self._set_aside = 0
+        told = collected.told[: len(chosen.ids)]
+        return Segment(
+            ids=chosen.ids,
+            end=chosen.end,
+            fed=len(planned.feed) + len(chosen.ids) - 1,
+            context=self._ledger.context,
+            hidden=collected.hidden,
+            told=told if any(each is not None for each in told) else (),
+        )
+
+    async def _segment(self, planned: Planned, sampling: Sampling, *, hidden: bool) -> tuple[Chosen, Collected]:
+        """One segment on the live request, or on a new one that is fed what was fed before.
+
+        Where prefixes are reused, the new one is fed that as a segment of its own, whose token is dropped: what comes after it
+        is then computed for certain, and its hidden states are there to be had.
+        """
+        engine = self._host.engine
+        key = engine.next_key()
+        feed, alone = planned.feed, False
+        if planned.anew or self._stream is None:
+            await self._begin()
+            if planned.before and hidden and engine.reuses_prefixes:
+                await self._stream_of().segment(prompt(joined(planned.before)), params(Sampling(), key))
+            else:
+                feed, alone = joined((*planned.before, feed)), hidden
+            self._host.count("refed_positions", planned.start)
+        chosen = await self._stream_of().segment(prompt(feed), params(sampling, key, hidden=hidden, whole=alone))
+        if not hidden and sampling.decider is None:
+            return chosen, Collected(None, (), "")
+        count = len(planned.feed) + len(chosen.ids) - 1
+        collected = await engine.collect(key, planned.start, count)
+        if collected.failure:
+            raise EngineRefused(collected.failure)
+        if hidden and collected.hidden is None:
+            collected = collected._replace(hidden=await self._computed_again(planned, chosen.ids, count))
+        return chosen, collected
+
+    async def _computed_again(self, planned: Planned, chosen: Sequence[int], count: int) -> Tensor:
+        """The hidden states of a segment that took some from the engine's prefixes after it was set aside within it."""
+        engine = self._host.engine
+        await self._begin()
+        key = engine.next_key()
+        whole = joined((*planned.before, planned.feed, Feed(ids=tuple(chosen[:-1]))))
+        await self._stream_of().segment(prompt(whole), params(Sampling(), key, hidden=True, whole=True))
+        hidden = (await engine.collect(key, planned.start, count)).hidden
+        if hidden is None:
+            raise EngineRefused("the engine gave no hidden states")
+        self._host.count("computed_again", count)
+        return hidden
+
+    async def _begin(self) -> None:
+        """A new request in the engine, in the place of the one that is there."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await asyncio.shield(self._host.end(stream))
+        self._stream = self._host.engine.open(first=self.first)
+
+    def _stream_of(self) -> Stream:
+        assert self._stream is not None
+        return self._stream
+
+    def _feed(self, append: Append) -> Feed:
+        """The append's positions, with its embeddings made into what the engine takes.
+
+        Raises:
+            ValueError: what it says does not fit together, or not this model: a fault of the program.
+        """
+        ids = list(append.ids)
+        spans: list[Span] = []
+        if append.embeds is not None:
+            at = tuple(append.embed_at)
+            _check_places(at, append.embeds, len(ids))
+            for low, high in _runs(at):
+                start = at[low]
+                for length, item in self._host.engine.items(_rows(append.embeds, low, high)):
+                    spans.append(Span(start, length, item))
+                    start += length
+            for place in at:
+                ids[place] = 0
+        _check_tokens("ids", ids, self._host.engine.vocabulary)
+        return Feed(ids=tuple(ids), spans=tuple(spans))
+
+
+def _check_places(at: Sequence[int], embeds: Tensor, length: int) -> None:
+    rows = embeds.shape[0] if embeds.shape else 0
+    rising = all(low < high for low, high in itertools.pairwise(at))
+    if len(at) != rows or not rising or (at and not 0 <= at[0] <= at[-1] < length):
+        raise ValueError(
+            f"{rows} embeddings are given for the places {list(at)[:8]} of {length}: one each, rising, within them"
+        )
+
+
+def _check_tokens(what: str, tokens: Sequence[int], vocabulary: int) -> None:
+    """An unknown token ends the engine for everybody, so it is found here."""
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise ValueError(f"{what} holds {min(tokens)} to {max(tokens)}; the model's tokens are 0 to {vocabulary - 1}")
+
+
+def _check_sampling(sampling: Sampling, vocabulary: int) -> None:
+    _check_tokens("stop_token_ids", sampling.stop_token_ids, vocabulary)
+    _check_tokens("allowed_token_ids", sampling.allowed_token_ids, vocabulary)
+    bias: Mapping[int, float] = sampling.logit_bias
+    _check_tokens("logit_bias", list(bias), vocabulary)
+
+
+def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
+    """The stretches of neighbouring places, as the indices at which each begins and ends."""
+    cuts = [index for index in range(1, len(places)) if places[index] != places[index - 1] + 1]
+    edges = [0, *cuts, len(places)] if places else []
+    return list(itertools.pairwise(edges))
+
+
+def _rows(values: Tensor, low: int, high: int) -> Tensor:
+    """Rows ``low`` to ``high`` of a matrix, sharing its bytes."""
+    if (low, high) == (0, values.shape[0]):
+        return values
+    row = values.nbytes // values.shape[0]
+    data = memoryview(values.data).cast("B")[low * row : high * row]
+    return Tensor(dtype=values.dtype, shape=(high - low, *values.shape[1:]), data=data)
