@@ -44,11 +44,18 @@ class ScriptWorker:
     """Its state of a slot is how many requests have been counted there, and how many were interrupted."""
 
     def __init__(
-        self, *, frame_ms: float | None = None, broken: str = "", wait_for: str = "", crash_on_start: str = ""
+        self,
+        *,
+        frame_ms: float | None = None,
+        gather_ms: float = 2.0,
+        broken: str = "",
+        wait_for: str = "",
+        crash_on_start: str = "",
     ) -> None:
         if broken:
             raise OSError(broken)
         self.frame_ms = frame_ms
+        self.gather_ms = gather_ms
         self._wait_for = wait_for
         self._crash_on_start = crash_on_start
         self._counted: list[int] = []
@@ -122,6 +129,9 @@ class ScriptWorker:
 
     def _raise(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
         raise ValueError("no such word")
+
+    def _misanswer(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
+        return SlotResult(slot=slot + 100)
 
     def _exit(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
         os._exit(3)

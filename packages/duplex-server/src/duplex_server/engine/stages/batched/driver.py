@@ -2,7 +2,8 @@
 
 Owns the worker, on the event loop's thread, which is the only one: while a step runs nothing else does, and frames that come
 meanwhile wait in the socket for the next one, of which they could not be part sooner. Made by
-:mod:`duplex_server.engine.stages.processes.child`. Must never import torch but to ask for a device that the plan leaves open.
+:mod:`duplex_server.engine.stages.processes.child`, for which whatever is raised here is the process's end. Must never import
+torch but to ask for a device that the plan leaves open.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from duplex_core.errors import ErrorCode, error
 from duplex_core.stages import Forward, StageRequest, StageSpec
 from duplex_core.workers import BatchedWorker
 from duplex_server.engine.stages.batched.slots import Answer, Slots
-from duplex_server.engine.stages.loading import describe, make
+from duplex_server.engine.stages.loading import make
 from duplex_server.engine.stages.processes.driver import Seats, Sink
 
 log = logging.getLogger(__name__)
@@ -110,14 +111,8 @@ class BatchedDriver:
 
     def _step(self) -> None:
         work = self._slots.begin(time.monotonic())
-        try:
-            answers = self._slots.finish(self._made.step(work), time.monotonic())
-        except Exception as exc:
-            log.exception("the worker failed in a step of %d slots", len(work))
-            self._stopped = True
-            self._sink.dead(describe(exc))
-            return
-        for answer in answers:
+        results = self._made.step(work)
+        for answer in self._slots.finish(results, time.monotonic()):
             self._tell(answer)
         if self._telling is None:
             self._telling = self._loop.call_later(TELL_S, self._tell_measured)
@@ -127,7 +122,7 @@ class BatchedDriver:
         metrics = () if answer.metrics is None else (answer.metrics,)
         if answer.failed is not None:
             log.warning("request %s was refused: %s", answer.request.request_id, answer.failed)
-            self._sink.failed(answer.request, error(ErrorCode.ENGINE_ERROR, answer.failed))
+            self._sink.failed(answer.request, error(ErrorCode.ENGINE_ERROR, answer.failed), metrics=metrics)
             return
         last = len(answer.outputs) - 1
         for index, output in enumerate(answer.outputs):

@@ -39,6 +39,7 @@ class Channel:
         self._received = received
         self._ended = ended
         self._unpacker = Unpacker()
+        self._arrived: deque[Frame] = deque()
         self._backlog: deque[memoryview] = deque()
         self._joined: list[Buffer] = []
         self._joined_bytes = 0
@@ -76,7 +77,7 @@ class Channel:
             self._write(parts)
 
     def drain(self) -> None:
-        """Read what there is, now. What the stream held is all received when the other end has been closed."""
+        """Read what there is, now: all that was sent, when the other end has been closed."""
         while not self._over and self._read():
             pass
 
@@ -160,10 +161,18 @@ class Channel:
         except FrameError as exc:
             self._end(str(exc))
             return False
-        for frame in frames:
-            if not self._over:
-                self._received(frame)
+        self._arrived.extend(frames)
+        self._hand_on()
         return True
+
+    def _hand_on(self) -> None:
+        """Hand on what has arrived; when that raises, the rest a little later."""
+        try:
+            while self._arrived and not self._over:
+                self._received(self._arrived.popleft())
+        finally:
+            if self._arrived and not self._over:
+                self._loop.call_soon(self._hand_on)
 
     def _end(self, why: str) -> None:
         self._detach()

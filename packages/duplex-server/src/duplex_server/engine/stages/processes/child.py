@@ -106,33 +106,32 @@ class Worker:
         message = self._decoder.decode(frame.header)
         if isinstance(message, say.Start):
             self._starting = asyncio.create_task(self._start(message))
+            self._starting.add_done_callback(self._started)
         elif isinstance(message, say.Ping):
             self._channel.send_joined(pack(self._encoder.encode(say.Pong())))
         elif isinstance(message, say.Stop):
             self._over.set()
         else:
-            try:
-                self._pass(message, frame.buffers)
-            except Exception as exc:
-                log.exception("the driver failed at %s", type(message).__name__)
-                self.die(describe(exc))
+            self._pass(message, frame.buffers)
 
     async def _start(self, message: say.Start) -> None:
-        try:
-            payloads = Payloads(message.spec)
-            driver_class = resolve("driver", message.driver)
-            self._sink = ChildSink(self, self._channel, payloads, message.spec)
-            self._driver = driver_class(self._sink)
-            await self._driver.start(message.spec, message.device, message.seats)
-        except StageLoadError as exc:
-            self.die(str(exc))
-        except Exception as exc:
-            log.exception("the stage cannot be started")
-            self.die(describe(exc))
-        else:
-            gc.collect()
-            gc.freeze()  # what was loaded stays: no collection need look at it
-            self._channel.send(pack(self._encoder.encode(say.Ready())))
+        payloads = Payloads(message.spec)
+        driver_class = resolve("driver", message.driver)
+        self._sink = ChildSink(self, self._channel, payloads, message.spec)
+        self._driver = driver_class(self._sink)
+        await self._driver.start(message.spec, message.device, message.seats)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: no collection need look at it
+        self._channel.send(pack(self._encoder.encode(say.Ready())))
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        """The stage is ready, or cannot be started, or is not wanted any more."""
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            if isinstance(failure, StageLoadError):
+                self.die(str(failure))
+            else:
+                log.error("the stage cannot be started", exc_info=failure)
+                self.die(describe(failure))
 
     def _pass(self, message: say.Place | say.Release | say.Submit | say.Abort, buffers: list[bytearray]) -> None:
         """Hand a message to the driver."""
@@ -181,7 +180,7 @@ class ChildSink:
             payload = self._payloads.decode(message.payload, buffers)
         except PayloadError:
             log.exception("request %s is not of the stage's payloads type", message.request_id)
-            self._send(say.Failed(message.key, self._error("was given what is not of its payloads type")))
+            self._send(say.Failed(message.key, self._error("was given what is not of its payloads type"), ()))
             return None
         request = StageRequest(
             stage=self._stage,
@@ -240,11 +239,11 @@ class ChildSink:
         )
         self._send(message, buffers)
 
-    def failed(self, request: StageRequest, info: ErrorInfo) -> None:
+    def failed(self, request: StageRequest, info: ErrorInfo, *, metrics: tuple[StageMetrics, ...] = ()) -> None:
         """Send that a request has failed."""
         begun = self._open.pop(id(request), None)
         if begun is not None:
-            self._send(say.Failed(begun.key, info))
+            self._send(say.Failed(begun.key, info, metrics))
 
     def stats(
         self,

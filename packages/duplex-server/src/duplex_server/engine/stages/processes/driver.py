@@ -48,7 +48,7 @@ class Sink(Protocol):
         the end.
         """
 
-    def failed(self, request: StageRequest, info: ErrorInfo) -> None:
+    def failed(self, request: StageRequest, info: ErrorInfo, *, metrics: tuple[StageMetrics, ...] = ()) -> None:
         """``request`` ends without its final output; the others go on."""
 
     def submitted_at(self, request: StageRequest) -> float:
@@ -75,7 +75,7 @@ class Driver(Protocol):
 
     Sessions and chat requests are alike to it: either is placed, submits, and is released; a chat request's id is the
     ``session_id`` of its requests' fences. Requests of one ``session_id`` run one at a time, in the order submitted.
-    Anything that a method raises is the driver's death.
+    Anything that a method raises, or a callback on the loop, is the driver's death.
     """
 
     async def start(self, spec: StageSpec, device: str, seats: Seats) -> None:

@@ -94,6 +94,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
     key: int
     error: ErrorInfo
+    metrics: tuple[StageMetrics, ...]
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="measured"):

@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
+import msgspec
+
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.stages import (
     Forward,
     Purpose,
     StageFailed,
     StageLost,
+    StageMetrics,
     StageNews,
     StageOutput,
     StageRequest,
@@ -49,6 +52,7 @@ class Pool:
         Raises:
             StageLoadError: the spec lacks something that a stage on processes needs.
         """
+        _check_options(spec)
         seats = _seats(spec)
         self._spec = spec
         self._news = news
@@ -183,7 +187,7 @@ class Pool:
         if isinstance(message, say.Output):
             self._put_out(index, message, buffers)
         elif isinstance(message, say.Failed):
-            self._fail(message.key, message.error, False)
+            self._fail(message.key, message.error, False, message.metrics)
         elif isinstance(message, say.Measured):
             transfers, self._transfers[index] = self._transfers[index], []
             samples = {**message.samples, "transfer_out": transfers}
@@ -284,7 +288,7 @@ class Pool:
         )
         self._replicas[replica].send(message, buffers)
 
-    def _fail(self, key: int, info: ErrorInfo, fatal: bool) -> None:
+    def _fail(self, key: int, info: ErrorInfo, fatal: bool, metrics: tuple[StageMetrics, ...] = ()) -> None:
         closed = self._requests.close(key)
         if closed is None:
             return
@@ -297,6 +301,7 @@ class Pool:
                 lane=request.lane,
                 error=info,
                 fatal=fatal,
+                metrics=metrics,
             )
         )
 
@@ -311,6 +316,15 @@ class Pool:
             "chats_waiting": seating.waiting,
         }
         self._news(StageStats(stage=self._spec.name, gauges=gauges, counts=counts))
+
+
+def _check_options(spec: StageSpec) -> None:
+    try:
+        msgspec.msgpack.encode(spec.options)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise StageLoadError(
+            f"its options go to another process and must be plain values (numbers, text, lists, mappings): {exc}"
+        ) from exc
 
 
 def _seats(spec: StageSpec) -> Seats:

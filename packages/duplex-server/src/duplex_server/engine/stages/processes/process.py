@@ -135,14 +135,16 @@ class WorkerProcess:
             self._loop.call_soon_threadsafe(self._exited)
 
     def _exited(self) -> None:
-        self._channel.drain()
-        self._channel.close()
-        self._printed()
-        self._loop.remove_reader(self._output.fileno())
-        self._output.close()
-        self._lines.close()
-        self._gone.set()
-        self._ended()
+        """Receive the rest and release everything, each step also when another fails."""
+        with contextlib.ExitStack() as last:
+            last.callback(self._ended)
+            last.callback(self._gone.set)
+            last.callback(self._lines.close)
+            last.callback(self._output.close)
+            last.callback(self._loop.remove_reader, self._output.fileno())
+            last.callback(self._printed)
+            last.callback(self._channel.close)
+            self._channel.drain()
 
     def _frame(self, frame: Frame) -> None:
         try:
