@@ -54,6 +54,6 @@ def duplex_register_stage_runtimes() -> list[StageRuntimeSpec]:
         runtime(
             "vllm",
             "worker processes with a vLLM engine; the factory returns an EngineProgram",
-            driver="duplex_server.engine.stages.vllm.driver:EngineDriver",
+            driver="duplex_server.engine.stages.vllm.driver:VllmDriver",
         ),
     ]
