@@ -1,0 +1,315 @@
+"""The thinker: what the language model is fed for each unit, and what is made of the tokens that it chooses.
+
+Owns: the layout of the context, the bookkeeping of units in it, and the window's moves. Called by: the vLLM runtime, in the
+worker process; by tests over another language model. Never: computes with weights, or chooses a token (`decider.py`).
+
+The layout is the published one: prompt, reference voice, then for each unit `<unit>`, pictures, ten embeddings of sound, what was
+decided, `</unit>`. What ends a unit is fed with the next one, which is the same to the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from duplex_core.stages import Forward, LinkKind
+from duplex_core.tensors import Tensor
+from duplex_core.torch_tensors import as_torch, of_torch
+from duplex_core.workers import Append, Emit, EngineSettings, ProgramStep, Sampling, Segment
+from model_minicpmo.gpu.decider import UnitOrders
+from model_minicpmo.gpu.tokenizer import load_tokenizer
+from model_minicpmo.payloads import Decided, Opened, Options, Orders, Said, Sensed
+from model_minicpmo.rules.window import Span, Window, WindowPolicy, move
+from model_minicpmo.tokens import SpecialTokens, read_special_tokens
+
+log = logging.getLogger(__name__)
+
+PREVIOUS = "\n\nprevious: "
+"""What stands before the words of dropped units in the prompt."""
+_ONE = Sampling(max_tokens=1)
+"""For appends whose token is dropped: an engine that is fed has to choose one."""
+
+Steps = Generator[ProgramStep, Segment | None, None]
+
+
+class Thinker:
+    """The stage's program (:class:`duplex_core.workers.EngineProgram`)."""
+
+    def __init__(self, *, checkpoint: str, engine: dict[str, Any]) -> None:
+        """Read what the layout needs of the checkpoint in the folder `checkpoint`; `engine` is an `EngineSettings`' fields."""
+        self._folder = Path(checkpoint)
+        self._engine = engine
+        self._layout = Layout(self._folder)
+
+    def settings(self) -> EngineSettings:
+        """Give the engine that the language model runs on."""
+        return EngineSettings(
+            model=str(self._folder),
+            embeddings=True,
+            decider="model_minicpmo.gpu.decider:UnitDecider",
+            **self._engine,
+        )
+
+    def open(self, session_id: str) -> ThinkerSession:
+        """Begin a conversation."""
+        return ThinkerSession(self._layout)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Layout:
+    """What all sessions' contexts are laid out with: tokens, and the tokenizer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tokens: SpecialTokens = read_special_tokens(folder)
+        self.tokenizer = load_tokenizer(str(folder))
+        self.special = frozenset((*self.tokenizer.all_special_ids, *self.tokens.named().values()))
+
+    def encode(self, text: str) -> list[int]:
+        """Give the ids of `text`, in which the names of special tokens are those tokens."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Give the text of `ids`, special tokens left out."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+
+class Feed:
+    """Positions that are put together for one append: ids, and embeddings where they stand."""
+
+    def __init__(self, unknown: int) -> None:
+        self._unknown = unknown
+        self.ids: list[int] = []
+        self._at: list[int] = []
+        self._rows: list[torch.Tensor] = []
+
+    def tokens(self, *ids: int) -> Feed:
+        """Add tokens."""
+        self.ids += ids
+        return self
+
+    def embeddings(self, rows: Tensor) -> Feed:
+        """Add embeddings, [n, hidden]."""
+        values = as_torch(rows)
+        self._at += range(len(self.ids), len(self.ids) + len(values))
+        self.ids += [self._unknown] * len(values)
+        self._rows.append(values)
+        return self
+
+    def append(self, sampling: Sampling, **more: Any) -> Append:
+        """Make the append."""
+        embeds = of_torch(torch.cat(self._rows)) if self._rows else None
+        return Append(ids=self.ids, embeds=embeds, embed_at=self._at, sampling=sampling, **more)
+
+
+class ThinkerSession:
+    """One conversation's context (:class:`duplex_core.workers.EngineSession`)."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._options = Options()
+        self._history: deque[int] = deque()
+        self._prefix = 0
+        self._suffix: tuple[int, ...] = ()
+        self._units: list[Span] = []
+        self._dropped = 0
+        self._previous: tuple[int, ...] = ()
+        self._context = 0
+        self._tail: tuple[int, ...] = ()
+        self._drop_last = False
+        self._turn_open = False
+
+    def run(self, payload: Any) -> Steps:
+        """Work on one request: the opening, or a unit."""
+        match payload:
+            case Opened():
+                yield from self._open(payload)
+            case Sensed():
+                yield from self._unit(payload)
+            case _:
+                raise TypeError(f"the thinker was given {type(payload).__name__}")
+
+    # -- the opening --------------------------------------------------------------------------------------------------
+
+    def _open(self, opened: Opened) -> Steps:
+        tokens = self._layout.tokens
+        self._options = opened.options
+        self._history = deque(maxlen=opened.options.repetition_window)
+        feed = Feed(tokens.unknown)
+        feed.tokens(*self._layout.encode(f"<|im_start|>system\n{opened.prompt}"))
+        if opened.reference is not None:
+            feed.tokens(*self._layout.encode("\n"), tokens.audio_start).embeddings(opened.reference)
+            self._suffix = (tokens.audio_end, tokens.message_end)
+        else:
+            self._suffix = (tokens.message_end,)
+        self._prefix = len(feed.ids)
+        feed.tokens(*self._suffix)
+        yield from self._fed(feed.append(_ONE, fresh=True))
+        self._drop_last = True
+
+    # -- a unit -------------------------------------------------------------------------------------------------------
+
+    def _unit(self, sensed: Sensed) -> Steps:
+        orders, tokens = sensed.orders, self._layout.tokens
+        yield from self._move_window()
+        feed = Feed(tokens.unknown).tokens(*self._tail)
+        start = self._context + len(self._tail) + (0 if self._drop_last else 1)
+        feed.tokens(tokens.unit_start, *(self._layout.encode(orders.text) if orders.text else ()))
+        for picture in sensed.pictures:
+            feed.tokens(tokens.image_start).embeddings(picture.whole).tokens(tokens.image_end)
+            for each in picture.slices:
+                feed.tokens(tokens.slice_start).embeddings(each).tokens(tokens.slice_end)
+        feed.embeddings(sensed.audio)
+        before = self._turn_open
+        said: Said | None
+        words: tuple[int, ...] = ()
+        if orders.forced:
+            yield from self._listen(feed, orders)
+            decided = Decided(number=orders.number, listens=True, ends_turn=before and orders.ends_turn)
+            said = self._abandoned(orders) if decided.ends_turn else None
+        else:
+            segment = yield from self._fed(feed.append(self._sampling(orders), hidden=True, drop_last=self._drop_last))
+            self._drop_last, self._tail = False, (tokens.unit_end,)
+            words = segment.ids[1:-1] if segment.ids[-1] == tokens.chunk_eos else ()
+            decided = self._decided(orders, segment, words)
+            said = None if decided.listens else self._said(orders, segment, words, was_open=before)
+            self._history.extend(segment.told)
+        self._units.append(Span(number=orders.number, start=start, length=0, words=self._spoken(words)))
+        yield Emit(payload=msgspec.structs.replace(decided, context=self._context, dropped_units=self._dropped))
+        yield Emit(payload=Forward(kind=LinkKind.HIDDEN_STATES, payload=said))
+
+    def _listen(self, feed: Feed, orders: Orders) -> Steps:
+        """Take a unit in without deciding on it; a turn that was interrupted is closed in it."""
+        tokens = self._layout.tokens
+        yield from self._fed(feed.append(_ONE, drop_last=self._drop_last))
+        closes = self._turn_open and orders.ends_turn
+        self._tail = (*((tokens.turn_eos,) if closes else ()), tokens.listen, tokens.unit_end)
+        self._drop_last = True
+        if closes:
+            self._turn_open = False
+
+    def _abandoned(self, orders: Orders) -> Said:
+        return Said(number=orders.number, ids=(), hidden=None, abandoned=True, options=self._options)
+
+    def _sampling(self, orders: Orders) -> Sampling:
+        tokens, options = self._layout.tokens, self._options
+        draws = orders.draws.llm if orders.draws is not None else self._uniforms(orders.number)
+        asks = UnitOrders(
+            checkpoint=str(self._layout.folder),
+            options=options,
+            history=tuple(self._history),
+            uniforms=draws,
+            turn_open=self._turn_open,
+            asked=orders.asked,
+        )
+        return Sampling(
+            max_tokens=options.max_tokens,
+            stop_token_ids=(tokens.chunk_eos, tokens.listen),
+            decider=msgspec.to_builtins(asks),
+        )
+
+    def _uniforms(self, number: int) -> tuple[float, ...]:
+        """Two numbers a token, which the session's seed and the unit's number fix."""
+        drawn = np.random.default_rng((self._options.seed, number)).random(2 * self._options.max_tokens)
+        return tuple(drawn.tolist())
+
+    def _decided(self, orders: Orders, segment: Segment, words: tuple[int, ...]) -> Decided:
+        tokens = self._layout.tokens
+        if segment.ids[-1] == tokens.listen:
+            return Decided(number=orders.number, listens=True, ids=segment.ids)
+        spoken = [word for word in words if word != tokens.turn_eos]
+        self._turn_open = not words or words[-1] != tokens.turn_eos
+        return Decided(
+            number=orders.number,
+            listens=False,
+            text=self._layout.decode(spoken),
+            ends_turn=not self._turn_open,
+            ids=segment.ids,
+        )
+
+    def _said(self, orders: Orders, segment: Segment, words: tuple[int, ...], *, was_open: bool) -> Said:
+        """What the talker is told: the unit's words with the hidden states at them, the first token left out."""
+        assert segment.hidden is not None, "a unit asks for hidden states"
+        rows = as_torch(segment.hidden)
+        first = segment.fed - (len(segment.ids) - 1) + 1
+        hidden = rows[first : first + len(words)]
+        return Said(
+            number=orders.number,
+            ids=words,
+            hidden=of_torch(hidden.clone()),
+            opens_turn=not was_open,
+            ends_turn=not self._turn_open,
+            options=self._options,
+            draws=orders.draws,
+        )
+
+    def _spoken(self, words: tuple[int, ...]) -> tuple[int, ...]:
+        """The words of a unit without special tokens: what is remembered when the unit is dropped."""
+        return tuple(word for word in words if word not in self._layout.special)
+
+    # -- the window ---------------------------------------------------------------------------------------------------
+
+    def _move_window(self) -> Steps:
+        if not self._units:
+            return
+        options = self._options
+        window = Window(
+            policy=WindowPolicy(options.window),
+            high_tokens=options.high_tokens,
+            low_tokens=options.low_tokens,
+            context_units=options.context_units,
+            previous_tokens=options.previous_tokens,
+            previous=self._previous,
+        )
+        end = self._context + len(self._tail) + (0 if self._drop_last else 1)
+        spans = self._measured(end)
+        step = move(spans, end, window)
+        if step is None:
+            return
+        # What ends the last unit is computed where it stands, before anything moves.
+        yield from self._fed(
+            Feed(self._layout.tokens.unknown).tokens(*self._tail).append(_ONE, drop_last=self._drop_last)
+        )
+        self._tail, self._drop_last = (), True
+        yield from self._keep(0, self._prefix, fresh=True)
+        middle = self._suffix
+        if step.previous:
+            middle = (*self._layout.encode(PREVIOUS), *step.previous, *self._suffix)
+        yield from self._fed(Feed(self._layout.tokens.unknown).tokens(*middle).append(_ONE, drop_last=True))
+        kept = spans[step.drop :]
+        shift = kept[0].start - self._context
+        yield from self._keep(kept[0].start, end)
+        self._units = [msgspec.structs.replace(span, start=span.start - shift) for span in kept]
+        self._dropped += step.drop
+        self._previous = step.previous
+
+    def _keep(self, start: int, stop: int, *, fresh: bool = False) -> Steps:
+        ids = [self._layout.tokens.unknown] * (stop - start)
+        yield from self._fed(Append(ids=ids, sampling=_ONE, kept=(start, stop), fresh=fresh, drop_last=True))
+
+    def _measured(self, end: int) -> list[Span]:
+        """The units with their lengths: each reaches to the next one's beginning."""
+        stops = [*(span.start for span in self._units[1:]), end]
+        return [
+            msgspec.structs.replace(span, length=stop - span.start)
+            for span, stop in zip(self._units, stops, strict=True)
+        ]
+
+    # -- the engine ---------------------------------------------------------------------------------------------------
+
+    def _fed(self, append: Append) -> Generator[ProgramStep, Segment | None, Segment]:
+        segment = yield append
+        assert segment is not None, "an append is answered with a segment"
+        self._context = segment.context
+        return segment
