@@ -55,10 +55,12 @@ class Embeddings(nn.Module):
     def cells(self, count: int) -> Tensor:
         """Tell for each of `count` patches along one side into which of the learnt cells it falls, int64 [count].
 
-        The fractions are computed as the reference does, in float32, since some lie on the very edge of a cell.
+        Some patches begin on the very edge of a cell, where rounding decides; so the step is a float32, as in the vendor's code.
+        Other implementations round otherwise and put such a patch into the cell beside.
         """
         edges = torch.arange(1 / self.side, 1.0, 1 / self.side)
-        return torch.bucketize(torch.arange(0, 1 - 1e-6, 1 / count), edges, right=True)
+        step = float(1 / torch.tensor(count))
+        return torch.bucketize(torch.arange(0, 1 - 1e-6, step), edges, right=True)
 
 
 class Attention(nn.Module):
