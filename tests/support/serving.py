@@ -99,6 +99,7 @@ class Served:
     engine: DuplexOmni
     port: int
     key: str | None
+    server: Server
 
     @property
     def http(self) -> str:
@@ -146,7 +147,7 @@ async def serving(
             task = asyncio.create_task(server.serve([listener]))
             try:
                 await ready.wait()
-                yield Served(engine, listener.getsockname()[1], key)
+                yield Served(engine, listener.getsockname()[1], key, server)
             finally:
                 server.should_exit = True
                 await task

@@ -14,12 +14,16 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
 
 from duplex_core.wire import MAX_EVENT_BYTES
 from duplex_server.engine.omni import DuplexOmni
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -71,15 +75,47 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class _RefusalIsAnAnswer(logging.Filter):
-    """Drops uvicorn's complaint that a socket was refused: it makes it after each refusal that has a body of its own."""
+class _NoFault(logging.Filter):
+    """Drops what uvicorn logs as errors and is none of the server's.
+
+    It complains after each refusal of a socket that has a body of its own, and tells, with a traceback, of each client that
+    sends what is not UTF-8; such a client is told itself, by the code that its socket is closed with.
+    """
+
+    _MESSAGES = frozenset(
+        {"ASGI callable returned without completing handshake.", "Invalid UTF-8 sequence received from client."}
+    )
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log ``record``."""
-        return record.msg != "ASGI callable returned without completing handshake."
+        return record.msg not in self._MESSAGES
 
 
-_REFUSAL_IS_AN_ANSWER = _RefusalIsAnAnswer()
+_NO_FAULT = _NoFault()
+
+
+class _ClosedForTheApplication:
+    """Tells the application that a client is gone whose socket uvicorn closes by itself.
+
+    It does so when no pong comes, and when a frame is too large or breaks the protocol; what the application sends after that
+    it takes for the application's fault. To the application it is a connection that broke.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or one socket."""
+
+        async def told(message: Message) -> None:
+            try:
+                await send(message)
+            except RuntimeError as exc:
+                if message["type"] not in {"websocket.send", "websocket.close"}:
+                    raise
+                raise ConnectionAbortedError("the socket was closed below the application") from exc
+
+        await self._app(scope, receive, told if scope["type"] == "websocket" else send)
 
 
 class Server(uvicorn.Server):
@@ -88,7 +124,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: FastAPI, on_ready: Callable[[], None]) -> None:
         """Prepare to serve ``app``; ``on_ready`` is called once, when requests are taken."""
         config = uvicorn.Config(
-            app,
+            _ClosedForTheApplication(app),
             ws="websockets-sansio",
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # audio in base64 hardly shrinks, and each socket would hold a compressor
@@ -98,7 +134,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=EXIT_GRACE_S,
         )
         super().__init__(config)
-        logging.getLogger("uvicorn.error").addFilter(_REFUSAL_IS_AN_ANSWER)
+        logging.getLogger("uvicorn.error").addFilter(_NO_FAULT)
         self._on_ready = on_ready
 
     @contextlib.contextmanager

@@ -1,0 +1,139 @@
+"""Sockets that break from outside, whatever way: the session waits for its client, and nothing is logged as a fault.
+
+Real sockets, spoken to byte by byte, as no client library would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+HANDSHAKE = (
+    b"GET /v1/realtime HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: " + base64.b64encode(bytes(16)) + b"\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+TEXT, LAST = 0x1, 0x80
+
+
+def frame(payload: bytes, opcode: int = TEXT, *, last: bool = True) -> bytes:
+    """One masked frame; the mask is nothing."""
+    head = bytes([opcode | (LAST if last else 0)])
+    if len(payload) < 126:
+        size = bytes([0x80 | len(payload)])
+    elif len(payload) < 2**16:
+        size = b"\xfe" + struct.pack("!H", len(payload))
+    else:
+        size = b"\xff" + struct.pack("!Q", len(payload))
+    return head + size + bytes(4) + payload
+
+
+def event(type: str, **fields: Any) -> bytes:
+    return frame(json.dumps({"type": type, **fields}).encode())
+
+
+class Line:
+    """A connection whose bytes are read and written by hand."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._connection, data)
+
+    async def until(self, wanted: bytes) -> None:
+        seen = b""
+        while wanted not in seen:
+            piece = await self._loop.sock_recv(self._connection, 65536)
+            assert piece, seen[-500:]
+            seen = seen[-len(wanted) :] + piece
+
+    async def rest(self) -> bytes:
+        """All that comes until the other side closes; of it the end."""
+        seen = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := await self._loop.sock_recv(self._connection, 2**20):
+                seen = (seen + piece)[-200:]
+        return seen
+
+
+@contextlib.asynccontextmanager
+async def line(port: int) -> AsyncIterator[Line]:
+    """A session's socket; what it buffers is little."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+        made = Line(connection)
+        async with asyncio.timeout(30):
+            await made.send(HANDSHAKE)
+            await made.until(b"session.created")
+            yield made
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110 - a state of uvicorn's, which tells nobody
+            await asyncio.sleep(0.01)
+
+
+def protocols(served: Any) -> list[Any]:
+    """Uvicorn's side of the sockets that are open."""
+    return [each for each in served.server.server_state.connections if hasattr(each, "close_sent")]
+
+
+async def test_a_client_that_answers_no_ping_and_then_reads_on_is_one_that_was_lost(
+    served: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its socket is closed while an event waits for room in it, which then goes nowhere."""
+    part = {"type": "input_text", "text": "x" * 7_500_000}
+    item = {"type": "message", "role": "user", "content": [part]}
+    async with line(served.port) as client:
+        (protocol,) = protocols(served)
+        await client.send(event("conversation.item.create", item=item))
+        await eventually(lambda: not protocol.writable.is_set())
+        protocol.keepalive_timeout()  # what uvicorn calls 40 s later
+        waiting = protocol.transport.get_write_buffer_size()
+        protocol.transport.set_write_buffer_limits(
+            high=waiting, low=waiting - 1
+        )  # wakes who waits long before all is out
+        await client.rest()
+    await eventually(lambda: served.engine.sessions.detached == 1)
+    assert served.engine.sessions.taken == 1
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        (frame(b"\xff\xfe"), 1007),
+        (frame(b"{}", 0x3), 1002),
+        (frame(b"more", 0x0), 1002),
+        (b"\xff\xff" + b"\xff" * 64, 1002),
+        (b"\x81\xff" + struct.pack("!Q", 2**40) + bytes(4), 1009),
+    ],
+    ids=["no UTF-8", "an unknown opcode", "a continuation of nothing", "reserved bits", "a frame without end"],
+)
+async def test_a_client_that_breaks_the_protocol_in_mid_answer_is_one_that_was_lost(
+    served: Any, broken: bytes, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {"type": "input_text", "text": "one two three four five six seven eight nine ten"}
+    async with line(served.port) as client:
+        await client.send(
+            event("conversation.item.create", item={"type": "message", "role": "user", "content": [words]})
+            + event("response.create")
+        )
+        await client.until(b"response.output_audio.delta")
+        await client.send(broken)
+        assert struct.pack("!H", code) in await client.rest()
+    await eventually(lambda: served.engine.sessions.detached == 1)
+    assert served.engine.sessions.taken == 1
+    assert not caplog.records
