@@ -129,6 +129,19 @@ async def test_an_event_beyond_the_limit_is_an_error_and_one_just_below_is_not(s
         assert (await caller.next())["type"] == "session.heartbeat_ack"
 
 
+async def test_an_item_just_below_the_limit_is_taken_and_told_back(served: Any) -> None:
+    """Three events tell of it, each as large; that they wait at once says nothing about how their reader reads."""
+    text = "x" * (MAX_EVENT_BYTES - 200)
+    item = {"id": "large", "type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+    async with served.session() as caller:
+        await caller.by_hand()
+        await caller.say("conversation.item.create", item=item)
+        told = [await caller.next() for _ in range(3)]
+        assert {event["item"]["content"][0]["text"] for event in told} == {text}
+        await caller.say("session.heartbeat")
+        assert (await caller.next())["type"] == "session.heartbeat_ack"
+
+
 async def test_a_hundred_bad_events_end_nothing(served: Any) -> None:
     async with served.session() as caller:
         for index in range(100):

@@ -21,8 +21,8 @@ from duplex_server.engine.signal import Signal
 
 MAX_EVENTS = 8192
 """Most events that wait for a client."""
-MAX_BYTES = 16 * 1024 * 1024
-"""Most bytes that wait for a client: some five minutes of 24 kHz audio."""
+MAX_BYTES = 48 * 1024 * 1024
+"""Most bytes that wait for a client: what the largest event can cause at once, since an item is told back three times."""
 
 ALONE_SHARE = 4
 """While nobody has the session only one part in so many of the bounds is used, so that who comes back has time to read."""
