@@ -93,7 +93,7 @@ class LogMel:
             raise ValueError(f"a clip of {length} samples cannot be transformed in one go: it must have 1 to {CLIP}")
         silence = min(2 * WINDOW, CLIP - length)  # all further frames of silence would be alike
         padded = torch.nn.functional.pad(samples, (0, silence))
-        frames = self._frames(_mirrored(padded))[: padded.shape[0] // HOP]
+        frames = self._frames(_mirrored(padded, 0))[: padded.shape[0] // HOP]
         floored = frames.clamp(min=float(frames.max()) - DYNAMIC_RANGE)
         return _scaled(floored)[..., : -(-length // HOP)]
 
@@ -116,14 +116,14 @@ class LogMel:
         kept, peaks, dropped = torch.cat([past.samples, samples]), past.peaks, past.dropped
         if kept.shape[0] >= DROP_AT:
             kept, peaks, dropped = kept[DROP:].clone(), peaks[DROP // HOP :].clone(), dropped + DROP
-            peaks[:MARGIN] = self._frames(_mirrored(kept[: 2 * WINDOW]))[:MARGIN].amax(dim=-1)
+            peaks[:MARGIN] = self._frames(_mirrored(kept[: 2 * WINDOW], 0))[:MARGIN].amax(dim=-1)
         begin = max(0, past.emitted - dropped // HOP - MARGIN)
         end = past.emitted - dropped // HOP + SECOND + MARGIN
         settled = (kept.shape[0] - WINDOW // 2) // HOP + 1
         if settled < end:
             needed = (end - 1) * HOP + WINDOW // 2
             raise ValueError(f"a unit that ends at frame {end} needs {needed} samples, not {kept.shape[0]}")
-        frames = self._frames(_mirrored(kept)[begin * HOP :])[: kept.shape[0] // HOP - begin]
+        frames = self._frames(_mirrored(kept, begin))[: kept.shape[0] // HOP - begin]
         loudest = frames.amax(dim=-1)
         peaks = torch.cat([peaks[:begin], loudest])
         unit = frames[: end - begin]
@@ -138,12 +138,17 @@ class LogMel:
         return (powers @ self._filters).clamp(min=QUIETEST).log10()
 
 
-def _mirrored(samples: Tensor) -> Tensor:
-    """Continue sound by half a window on each side with its own mirror image, so that a frame's centre is at its first sample."""
+def _mirrored(samples: Tensor, begin: int) -> Tensor:
+    """Give the sound of all frames from `begin` on, a frame's centre at its first sample.
+
+    At both ends of the whole sound its own mirror image continues it by half a window.
+    """
     half = WINDOW // 2
     if samples.shape[0] <= half:
         samples = torch.nn.functional.pad(samples, (0, half + 1 - samples.shape[0]))
-    return torch.nn.functional.pad(samples[None], (half, half), mode="reflect")[0]
+    inside = begin * HOP - half
+    left = samples[inside:] if inside >= 0 else torch.cat([samples[1 : 1 - inside].flip(0), samples])
+    return torch.cat([left, samples[-half - 1 : -1].flip(0)])
 
 
 def _scaled(frames: Tensor) -> Tensor:
