@@ -1,12 +1,16 @@
 """How tensors read from a checkpoint become a module's: weight norm is folded away, names and shapes are held to.
 
-Owns: that step, for the parts whose weights are stored under weight norm or in `.pt` files. Called by: the talker and token2wav.
-Never: opens a file, or leaves a parameter of the module without a tensor of the checkpoint.
+Owns: that step, for the parts whose weights are stored under weight norm or in `.pt` files. Called by: the talker and
+token2wav. Never: opens a file, or leaves a parameter of the module without a tensor of the checkpoint.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
 
 from model_minicpmo.errors import CheckpointError
 
@@ -14,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
 # How the two halves of a weight under weight norm are called, in what was published: (length, direction).
 _WEIGHT_NORM_SUFFIXES = (
@@ -33,7 +36,8 @@ def fold_weight_norm(tensors: Mapping[str, Tensor], *, path: Path) -> dict[str, 
     """Give the tensors with each pair of weight norm replaced by the weight that it stands for.
 
     A weight under weight norm is stored as its lengths `g`, one per first index, and its directions `v`; the weight is
-    `g · v / ‖v‖`, the norm taken over all indices but the first. Both spellings of the names that torch has had are known.
+    `g · v / ‖v‖`, the norm taken over all indices but the first. Both spellings of the names that torch has had are
+    known.
 
     Args:
         tensors: names to tensors, as a file holds them.
@@ -52,9 +56,7 @@ def fold_weight_norm(tensors: Mapping[str, Tensor], *, path: Path) -> dict[str, 
             direction, length = folded.pop(name), folded.pop(stem + length_suffix, None)
             if length is None:
                 raise CheckpointError(path, f"has the tensor {name} and lacks {stem}{length_suffix}, its other half")
-            exact = direction.float()
-            norm = exact.flatten(1).norm(dim=1).view(-1, *[1] * (exact.dim() - 1))
-            folded[stem + ".weight"] = (exact * (length.float() / norm)).to(direction.dtype)
+            folded[stem + ".weight"] = _weight(length.float(), direction.float()).to(direction.dtype)
     return folded
 
 
@@ -99,6 +101,21 @@ def fill(
     module.load_state_dict(state, strict=True, assign=True)
     module.requires_grad_(requires_grad=False)
     module.eval()
+
+
+def _weight(length: Tensor, direction: Tensor) -> Tensor:
+    """Give the weight of one pair, by torch's own arithmetic to the last bit.
+
+    The vocoder's phase is a sum over thousands of turns and shows every rounding of the pitch.
+    """
+    holder = nn.Module()
+    holder.weight = nn.Parameter(torch.empty_like(direction))
+    parametrizations.weight_norm(holder, "weight")
+    with torch.no_grad():
+        pair = holder.parametrizations["weight"]
+        pair.original0.copy_(length)
+        pair.original1.copy_(direction)
+        return holder.weight.detach()
 
 
 def _few(names: list[str], most: int = 6) -> str:
