@@ -60,14 +60,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """To ``senses``, before the first unit: the system prompt and the reference voice, 16 kHz mono float32 ``[samples]``.
+    """To ``senses``, before the first unit: the system prompt and the reference voice, a wav or flac file.
 
     Without ``reference`` the checkpoint's own default voice is taken.
     """
 
     prompt: str
     options: Options
-    reference: Tensor | None = None
+    reference: bytes = b""
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -79,9 +79,9 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Voice(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """To ``voice``, before the first unit: whose voice to speak with; 16 kHz mono float32 ``[samples]``, or the default."""
+    """To ``voice``, before the first unit: whose voice to speak with, a wav or flac file; none is the checkpoint's own."""
 
-    reference: Tensor | None = None
+    reference: bytes = b""
     seed: int = 0
 
 

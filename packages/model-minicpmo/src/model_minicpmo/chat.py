@@ -1,0 +1,105 @@
+"""One chat request to MiniCPM-o: messages in, an answer in text out, spoken too when that is asked for. Sans-I/O.
+
+Made by the plugin for each request. It turns the history into the messages of a chat and passes on what the stages make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from duplex_core import model as m
+from duplex_core.config import Modality
+from duplex_core.items import InputAudio, InputImage, InputText, Item, MessageItem, item_text
+from duplex_core.spec import SessionContext
+from duplex_core.stages import Lane, StageFailed, StageOutput, StageRequest
+from duplex_core.tensors import Tensor
+from model_minicpmo.options import SessionOptions, for_stages
+from model_minicpmo.payloads import SENSES, Chat, ChatMessage, ChatPart, Sound, Written
+from model_minicpmo.sound import file_bytes, float32
+
+if TYPE_CHECKING:
+    from duplex_core.fence import Fence
+
+MAX_TOKENS = 1024
+"""Most tokens of an answer when the request does not say."""
+
+
+class ChatAnswer:
+    """See the module's docstring."""
+
+    def __init__(self, context: SessionContext) -> None:
+        """Begin with nothing asked."""
+        self._options = SessionOptions.model_validate(context.config.options)
+        self._fence: Fence | None = None
+        self._end = m.StopReason.DONE
+        self._usage = m.TokenUsage()
+
+    def handle(self, event: m.ModelInput, now_ms: float) -> Sequence[m.ModelOutput]:
+        """Take one input; see :class:`~duplex_core.model.ModelSession`."""
+        match event:
+            case m.Respond():
+                return self._ask(event)
+            case StageOutput():
+                return self._told(event)
+            case StageFailed(error=error) if self._fence is not None:
+                return (m.Failed(fence=self._fence, error=error),)
+            case _:
+                return ()
+
+    def _ask(self, respond: m.Respond) -> Sequence[m.ModelOutput]:
+        self._fence = respond.fence
+        config = respond.config
+        messages = [message for item in respond.history if (message := _message(item)) is not None]
+        if config.instructions:
+            messages.insert(0, ChatMessage(role="system", parts=(ChatPart(text=config.instructions),)))
+        chosen = self._options
+        if config.temperature is not None:
+            greedy = config.temperature == 0.0
+            changes = {"greedy": True} if greedy else {"temperature": config.temperature}
+            chosen = chosen.model_copy(update=changes)
+        chat = Chat(
+            messages=tuple(messages),
+            options=for_stages(chosen, seed=0),
+            max_tokens=config.max_output_tokens or MAX_TOKENS,
+            spoken=config.modality is Modality.AUDIO,
+        )
+        request = StageRequest(stage=SENSES, request_id="chat", fence=respond.fence, lane=Lane.OUTPUT, payload=chat)
+        return (m.Submit(request=request),)
+
+    def _told(self, output: StageOutput) -> Sequence[m.ModelOutput]:
+        assert self._fence is not None, "nothing is told before something was asked"
+        told: list[m.ModelOutput] = []
+        match output.payload:
+            case Written() as written:
+                if written.text:
+                    told.append(m.Speak(fence=self._fence, text=written.text))
+                if written.done:
+                    self._end = m.StopReason.MAX_TOKENS if written.cut else m.StopReason.DONE
+                    self._usage = m.TokenUsage(input_tokens=written.input_tokens, output_tokens=written.output_tokens)
+            case Sound(pcm=pcm) if pcm:
+                told.append(m.Speak(fence=self._fence, pcm=pcm))
+            case _:
+                pass
+        if output.final:
+            told.append(m.EndTurn(fence=self._fence, reason=self._end, usage=self._usage))
+        return told
+
+
+def _message(item: Item) -> ChatMessage | None:
+    """An item as a message; a tool's call or result as words, since this model has no tools."""
+    if not isinstance(item, MessageItem):
+        text = item_text(item)
+        return ChatMessage(role="user", parts=(ChatPart(text=text),)) if text else None
+    parts = []
+    for part in item.content:
+        if isinstance(part, InputAudio) and part.audio is not None:
+            samples = Tensor(dtype="float32", shape=(len(part.audio) // 2,), data=float32(part.audio))
+            parts.append(ChatPart(samples=samples))
+        elif isinstance(part, InputImage):
+            parts.append(ChatPart(picture=file_bytes(part.image_url)))
+        elif isinstance(part, InputText):
+            parts.append(ChatPart(text=part.text))
+        else:
+            parts.append(ChatPart(text=item_text(MessageItem(role=item.role, content=(part,)))))
+    return ChatMessage(role=item.role.value, parts=tuple(parts))

@@ -1,0 +1,340 @@
+"""One conversation with MiniCPM-o: the model's side of a session, sans-I/O.
+
+Made by the plugin for each session. Cuts what it hears into units, sends them through the stages one decision at a time, and
+tells the engine what was decided and said. It decides nothing itself: the rules are in `rules/`, the model's decisions come from
+the thinker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from duplex_core import model as m
+from duplex_core.audio import pcm16_ms
+from duplex_core.config import SessionConfig
+from duplex_core.errors import ErrorCode
+from duplex_core.fence import Fence
+from duplex_core.items import InputText, Item, MessageItem, Role
+from duplex_core.ledger import TextMark
+from duplex_core.spec import SessionContext
+from duplex_core.stages import Lane, StageFailed, StageOutput, StageRequest
+from duplex_core.tensors import Tensor
+from model_minicpmo.options import SessionOptions, for_stages
+from model_minicpmo.payloads import SENSES, VOICE, Decided, Open, Orders, Sound, Unit, Voice
+from model_minicpmo.rules.silence import Continuation, SilenceView, at_deadline
+from model_minicpmo.rules.turn import TurnStep, TurnView, UnitView, at_decision, for_unit
+from model_minicpmo.rules.units import UNIT_MS, UnitBuffer, silence
+from model_minicpmo.sound import file_bytes, float32
+
+OUTPUT_HZ = 24000
+UNIT = "unit"
+"""Key of the timer that is due when a unit should have come and has not."""
+OPEN_ID = "open"
+VOICE_ID = "voice"
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit that was cut and waits for its turn. `fence` is what its decision will be about."""
+
+    serial: int
+    pcm: bytes
+    pictures: tuple[bytes, ...]
+    fence: Fence
+    text: str = ""
+    asked: bool = False
+    interrupted: bool = False
+
+
+class Turn:
+    """The answer that is being spoken: what was said, which sound is still to come, and whether more words will follow."""
+
+    def __init__(self, fence: Fence) -> None:
+        self.fence = fence
+        self.chars = 0
+        self.ms = 0.0
+        self.tokens = 0
+        self.sounding: dict[str, int] = {}
+        self.last = False
+
+
+class MiniCPMOSession:
+    """See the module's docstring."""
+
+    def __init__(self, context: SessionContext) -> None:
+        """Begin a conversation in which nothing was heard."""
+        self._options = SessionOptions.model_validate(context.config.options)
+        digest = hashlib.sha256(context.session_id.encode()).digest()
+        self._seed = int.from_bytes(digest[:8], "little") >> 1
+        self._fence = Fence(session_id=context.session_id)
+        self._opened = False
+        self._buffer = UnitBuffer()
+        self._waiting: deque[Cut] = deque()
+        self._thinking: Cut | None = None
+        self._serial = 0
+        self._taken_in = 0
+        self._void_to = 0
+        self._interrupted = False
+        self._asked = False
+        self._texts: set[str] = set()
+        self._turn: Turn | None = None
+        self._filled_ms = 0.0
+
+    def handle(self, event: m.ModelInput, now_ms: float) -> Sequence[m.ModelOutput]:
+        """Take one input; see :class:`~duplex_core.model.ModelSession`."""
+        match event:
+            case m.Configured():
+                return self._configured(event)
+            case m.AudioArrived():
+                return self._hear(event.pcm, now_ms)
+            case m.ImageArrived():
+                self._buffer.see(event.data, most=self._options.pictures_per_unit)
+            case m.InputCommitted():
+                return self._flush(now_ms)
+            case m.Respond():
+                return self._ask(event, now_ms)
+            case m.Deadline():
+                return self._continue(now_ms)
+            case m.Interrupted():
+                self._fence = event.fence
+                self._give_up()
+            case StageOutput():
+                return self._stage_output(event)
+            case StageFailed():
+                return self._stage_failed(event)
+            case _:
+                pass  # all sound was heard as it came: what a detector or a commit makes of it is nothing new
+        return ()
+
+    # -- the opening --------------------------------------------------------------------------------------------------
+
+    def _configured(self, event: m.Configured) -> Sequence[m.ModelOutput]:
+        self._fence = event.fence
+        if self._opened:
+            return ()
+        self._opened = True
+        self._options = SessionOptions.model_validate(event.config.options)
+        return self._open(event.config)
+
+    def _open(self, config: SessionConfig) -> Sequence[m.ModelOutput]:
+        """Give the prompt to the thinker and the voice to the voice; units are in line behind them."""
+        chosen = self._options
+        reference = file_bytes(chosen.reference_audio)
+        prompt = config.instructions if chosen.system_prompt is None else chosen.system_prompt
+        stages = for_stages(chosen, seed=self._seed)
+        return (
+            self._submit(SENSES, OPEN_ID, self._fence, Open(prompt=prompt, options=stages, reference=reference)),
+            self._submit(VOICE, VOICE_ID, self._fence, Voice(reference=reference, seed=stages.seed)),
+        )
+
+    # -- what is heard ------------------------------------------------------------------------------------------------
+
+    def _hear(self, pcm: bytes, now_ms: float) -> Sequence[m.ModelOutput]:
+        self._filled_ms = 0.0
+        for unit in self._buffer.take(pcm):
+            self._cut(unit)
+        return self._think_and_wait(now_ms)
+
+    def _flush(self, now_ms: float) -> Sequence[m.ModelOutput]:
+        """Sound was committed: use its tail now. A unit that is under way answers it, if there is no tail."""
+        tail = self._buffer.pad()
+        under_way = [cut for cut in (self._thinking, *self._waiting) if cut is not None and not self._void(cut)]
+        if tail is None and under_way:
+            return ()
+        self._cut(tail or silence())
+        return self._think_and_wait(now_ms)
+
+    def _ask(self, respond: m.Respond, now_ms: float) -> Sequence[m.ModelOutput]:
+        """An answer is waited for: the newest unit decides, since it holds the end of the question, spoken or written."""
+        if self._turn is not None:
+            return ()  # it has just begun by itself, and the two are one
+        if self._interrupted:
+            # The next unit is made to listen; that is no answer to the question, so it is not the question's unit.
+            self._cut(silence())
+        text = self._new_text(respond.history)
+        self._fence, self._asked = respond.fence, True
+        tail = self._buffer.pad()
+        if tail is None and not text and self._waiting and not self._void(self._waiting[-1]):
+            newest = self._waiting.pop()
+            self._waiting.append(msgspec.structs.replace(newest, fence=respond.fence, asked=True))
+        else:
+            self._cut(tail or silence(), asked=True, text=text)
+        return self._think_and_wait(now_ms)
+
+    def _new_text(self, history: Sequence[Item]) -> str:
+        """The words that were written to the model since it was asked last."""
+        words = []
+        for item in history:
+            if not isinstance(item, MessageItem) or item.role is Role.ASSISTANT or item.id is None:
+                continue
+            if item.id not in self._texts:
+                self._texts.add(item.id)
+                words += [part.text for part in item.content if isinstance(part, InputText)]
+        return "\n".join(words)
+
+    def _continue(self, now_ms: float) -> Sequence[m.ModelOutput]:
+        view = SilenceView(
+            speaking=self._turn is not None and not self._turn.last,
+            asked=self._asked,
+            behind=self._thinking is not None or bool(self._waiting),
+            filled_ms=self._filled_ms,
+            patience_ms=self._options.patience_ms,
+        )
+        match at_deadline(view):
+            case Continuation.STOP:
+                return ()
+            case Continuation.FILL:
+                self._filled_ms += UNIT_MS
+                self._cut(self._buffer.pad() or silence())
+            case Continuation.WAIT:
+                pass
+        return self._think_and_wait(now_ms)
+
+    def _cut(self, pcm: bytes, *, asked: bool = False, text: str = "") -> None:
+        self._serial += 1
+        self._waiting.append(
+            Cut(
+                serial=self._serial,
+                pcm=pcm,
+                pictures=self._buffer.pictures(),
+                fence=self._fence,
+                text=text,
+                asked=asked,
+                interrupted=self._interrupted,
+            )
+        )
+        self._interrupted = False
+
+    def _think_and_wait(self, now_ms: float) -> Sequence[m.ModelOutput]:
+        return (*self._think(), m.WakeAt(key=UNIT, at_ms=now_ms + UNIT_MS))
+
+    def _think(self) -> Sequence[m.ModelOutput]:
+        """Give the stages the next unit, unless one is being decided, or the answer that has ended is still being voiced."""
+        if self._thinking is not None or not self._waiting or (self._turn is not None and self._turn.last):
+            return ()
+        cut = self._thinking = self._waiting.popleft()
+        order = for_unit(
+            UnitView(
+                taken_in=self._taken_in,
+                forced_listen=self._options.forced_listen,
+                interrupted=cut.interrupted,
+                asked=cut.asked,
+            )
+        )
+        orders = Orders(
+            number=self._taken_in,
+            forced=order.forced,
+            ends_turn=order.ends_turn,
+            text=cut.text,
+            asked=order.asked,
+        )
+        self._taken_in += 1
+        samples = Tensor(dtype="float32", shape=(len(cut.pcm) // 2,), data=float32(cut.pcm))
+        unit = Unit(orders=orders, samples=samples, pictures=cut.pictures, max_slices=self._options.max_slices)
+        return (self._submit(SENSES, f"unit-{cut.serial}", cut.fence, unit),)
+
+    @staticmethod
+    def _submit(stage: str, request_id: str, fence: Fence, payload: object) -> m.Submit:
+        """Work of the input's lane: the model goes on taking in what it hears, whatever becomes of an answer."""
+        return m.Submit(
+            request=StageRequest(stage=stage, request_id=request_id, fence=fence, lane=Lane.INPUT, payload=payload)
+        )
+
+    def _void(self, cut: Cut) -> bool:
+        return cut.serial <= self._void_to
+
+    def _give_up(self) -> None:
+        """The answer is over from outside: no unit cut so far means anything, and the next one closes the turn."""
+        self._void_to = self._serial
+        self._interrupted = True
+        self._asked, self._turn = False, None
+
+    # -- what came of a unit ------------------------------------------------------------------------------------------
+
+    def _stage_output(self, output: StageOutput) -> Sequence[m.ModelOutput]:
+        told: list[m.ModelOutput] = []
+        match output.payload:
+            case Decided() as decided:
+                told += self._decided(decided, output.request_id)
+            case Sound(pcm=pcm):
+                told += self._sounds(output.request_id, pcm)
+            case _:
+                pass
+        if output.final:
+            told += self._over(output.request_id)
+        return told
+
+    def _decided(self, decided: Decided, request_id: str) -> Sequence[m.ModelOutput]:
+        cut, self._thinking = self._thinking, None
+        assert cut is not None, "the stages answer what they were given"
+        view = TurnView(void=self._void(cut), open=self._turn is not None, listens=decided.listens)
+        told: Sequence[m.ModelOutput]
+        match at_decision(view):
+            case TurnStep.NONE:
+                told = ()
+            case TurnStep.LISTEN:
+                told = self._listen(cut)
+            case TurnStep.BEGIN:
+                told = (*self._begin(), *self._say(decided, request_id))
+            case TurnStep.GO_ON:
+                told = self._say(decided, request_id)
+        return (*told, *self._think())
+
+    def _listen(self, cut: Cut) -> Sequence[m.ModelOutput]:
+        self._asked = self._asked and not cut.asked
+        return (m.Listen(fence=cut.fence),)
+
+    def _begin(self) -> Sequence[m.ModelOutput]:
+        begun: list[m.ModelOutput] = []
+        if not self._asked:
+            self._fence = self._fence.next_turn()
+            begun.append(m.BeginTurn(fence=self._fence))
+        self._asked, self._turn = False, Turn(self._fence)
+        return begun
+
+    def _say(self, decided: Decided, request_id: str) -> Sequence[m.ModelOutput]:
+        """The words of a unit; its sound follows, and ends where these words end."""
+        turn = self._turn
+        assert turn is not None
+        turn.chars += len(decided.text)
+        turn.tokens += len(decided.ids)
+        turn.sounding[request_id] = turn.chars
+        turn.last = decided.ends_turn
+        return (m.Speak(fence=turn.fence, text=decided.text),) if decided.text else ()
+
+    def _sounds(self, request_id: str, pcm: bytes) -> Sequence[m.ModelOutput]:
+        turn = self._turn
+        if turn is None or request_id not in turn.sounding or not pcm:
+            return ()
+        turn.ms += pcm16_ms(len(pcm), OUTPUT_HZ)
+        mark = TextMark(chars=turn.sounding[request_id], ms=turn.ms)
+        return (m.Speak(fence=turn.fence, pcm=pcm, marks=(mark,)),)
+
+    def _over(self, request_id: str) -> Sequence[m.ModelOutput]:
+        """All of a unit has come. The answer ends when its last unit has sounded; the model goes on hearing then."""
+        turn = self._turn
+        if turn is None or turn.sounding.pop(request_id, None) is None or turn.sounding or not turn.last:
+            return ()
+        self._turn = None
+        usage = m.TokenUsage(input_tokens=self._taken_in, output_tokens=turn.tokens)
+        return (m.EndTurn(fence=turn.fence, usage=usage), *self._think())
+
+    def _stage_failed(self, failure: StageFailed) -> Sequence[m.ModelOutput]:
+        """A unit, or the opening, was not to be had: without an opening, or with a full context, there is no going on."""
+        if failure.request_id in (OPEN_ID, VOICE_ID) or failure.error.code is ErrorCode.CONTEXT_FULL:
+            return (m.Fatal(error=failure.error),)
+        cut = self._thinking
+        told: list[m.ModelOutput] = []
+        if cut is not None and failure.request_id == f"unit-{cut.serial}":
+            self._thinking = None
+            if cut.asked and self._asked and not self._void(cut):
+                self._asked = False
+                told.append(m.Failed(fence=cut.fence, error=failure.error))
+        turn = self._turn
+        if turn is not None and failure.request_id in turn.sounding:
+            self._give_up()
+            told.append(m.Failed(fence=turn.fence, error=failure.error))
+        return (*told, *self._think())
