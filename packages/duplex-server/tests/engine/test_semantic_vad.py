@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from duplex_core.detection import EndOfTurnSpec
 from duplex_core.hookspecs import hookimpl
+from duplex_core.machine.table import Hearing
 from duplex_core.testing.speech import burst, silence
 from duplex_server.engine.served import ModelUnavailable
 
@@ -30,9 +32,12 @@ class Opinion:
         self.probability_of_the_end = 0.9
         self.heard: list[npt.NDArray[np.float32]] = []
         self.broken = False
+        self.thinks = threading.Event()
+        self.thinks.set()
 
     def probability(self, samples: npt.NDArray[np.float32]) -> float:
         self.heard.append(samples)
+        assert self.thinks.wait(20)
         if self.broken:
             raise RuntimeError("out of memory")
         return self.probability_of_the_end
@@ -131,6 +136,54 @@ async def test_a_detector_that_fails_costs_the_turn_nothing_but_its_opinion(
         await caller.until("input_audio_buffer.committed")
         await caller.until("response.created")
         assert not [event for event in caller.seen if event["type"] == "error"]
+
+
+async def test_what_came_of_each_pause_is_counted(serving: Callable[..., Any], opinion: Opinion) -> None:
+    extra: dict[str, Any] = {"extra": (Offer(opinion),), "end_of_turn": "opinion"}
+    async with serving(**extra) as served, served.session() as caller:
+        detection = {"type": "semantic_vad", "eagerness": "low", "create_response": False}
+        await caller.say(
+            "session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+        )
+        machine = served.engine.sessions.get(caller.seen[0]["session"]["id"])._machine
+
+        async def counted(**wanted: int) -> None:
+            async with asyncio.timeout(10):
+                while True:
+                    counts = {
+                        sample.labels["outcome"]: int(sample.value)
+                        for family in served.engine.metrics.end_of_turn.collect()
+                        for sample in family.samples
+                        if sample.name.endswith("_total")
+                    }
+                    if counts == wanted:
+                        return
+                    await asyncio.sleep(0.005)
+
+        async def pause(probability: float = 0.9) -> None:
+            opinion.probability_of_the_end = probability
+            await caller.append(burst(500, RATE) + silence(1500, RATE))
+
+        await caller.append(silence(200, RATE))
+        await pause(0.9)
+        await counted(finished=1)
+        await caller.until("input_audio_buffer.committed")
+        await pause(0.1)
+        await counted(finished=1, unfinished=1)
+        opinion.broken = True
+        await pause()
+        await counted(finished=1, unfinished=1, failed=1)
+        opinion.broken = False
+        opinion.thinks.clear()
+        await pause()
+        await pause()
+        await counted(finished=1, unfinished=1, failed=1, superseded=1)
+        await caller.append(burst(500, RATE))
+        async with asyncio.timeout(10):
+            while machine.lanes.hearing is not Hearing.SPEAKING:  # noqa: ASYNC110 - of the machine's own
+                await asyncio.sleep(0.005)
+        opinion.thinks.set()
+        await counted(finished=1, unfinished=1, failed=1, superseded=1, late=1)
 
 
 async def test_without_a_detector_silence_ends_the_turn(serving: Callable[..., Any]) -> None:

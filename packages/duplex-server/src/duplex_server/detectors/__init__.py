@@ -6,7 +6,7 @@ silence durations, padding and interruptions belong to the session machine, whic
 """
 
 from duplex_server.detectors.both import Detectors
-from duplex_server.detectors.end_of_turn import EndOfTurnService, EndOfTurnStats
+from duplex_server.detectors.end_of_turn import EndOfTurnService, EndOfTurnStats, Lost
 from duplex_server.detectors.energy import EnergyDetector
 from duplex_server.detectors.onnx import DetectorUnavailable
 from duplex_server.detectors.reports import (
@@ -32,6 +32,7 @@ __all__ = [
     "EndOfTurnService",
     "EndOfTurnStats",
     "EnergyDetector",
+    "Lost",
     "SileroBatch",
     "SileroState",
     "SmartTurn",

@@ -10,6 +10,7 @@ newest: what waits is bounded by the number of sessions. Batches would gain noth
 
 import asyncio
 import dataclasses
+import enum
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,15 @@ from duplex_core.detection import EndOfTurnDetector
 log = logging.getLogger(__name__)
 
 OnVerdict: TypeAlias = Callable[[float], None]
+
+
+class Lost(enum.Enum):
+    """Why there is no verdict on an utterance."""
+
+    SUPERSEDED = "superseded"
+    """A newer one of the session came first, or nobody wanted to know any more."""
+    FAILED = "failed"
+    """The detector raised, or gave something that is no probability."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +67,15 @@ class EndOfTurnService:
         detector: The detector. The worker thread calls its ``probability``.
     """
 
-    def __init__(self, detector: EndOfTurnDetector) -> None:
+    def __init__(self, detector: EndOfTurnDetector, *, on_lost: Callable[[Lost], None] = lambda lost: None) -> None:
         """Make the service on the event loop that it shall serve; its thread starts with the first utterance.
 
         Args:
             detector: Loaded already, since loading blocks.
+            on_lost: Is called on the loop for each utterance of which there will be no verdict.
         """
         self.detector: Final = detector
+        self._on_lost: Final = on_lost
         self._loop: Final = asyncio.get_running_loop()
         self._executor: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="end-of-turn")
         self._waiting: Final[dict[str, _Request]] = {}
@@ -109,9 +121,11 @@ class EndOfTurnService:
         """The session wants to know no more: nothing is reported after this call. Idempotent."""
         if self._waiting.pop(key, None) is not None:
             self._superseded += 1
+            self._on_lost(Lost.SUPERSEDED)
         if self._at_work is not None and self._at_work[0] == key and self._wanted:
             self._wanted = False
             self._superseded += 1
+            self._on_lost(Lost.SUPERSEDED)
 
     async def aclose(self) -> None:
         """Give up what waits, let the worker finish what it is at, end the thread. Idempotent."""
@@ -149,7 +163,11 @@ class EndOfTurnService:
         if not self._closing:
             self._dispatch()
         probability = self._verdict(key, future)
-        if probability is not None and wanted:
+        if not wanted:
+            return
+        if probability is None:
+            self._on_lost(Lost.FAILED)
+        else:
             request.on_verdict(probability)
 
     def _verdict(self, key: str, future: "Future[float]") -> float | None:

@@ -51,6 +51,7 @@ from duplex_server.deploy import resolve as settle
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.served import ServedModel, prepare
 from duplex_server.engine.stages.host import StageHost, Told, owner_of
+from duplex_server.engine.timers import Rung, Timers
 
 MAX_CHATS = 64
 """Most chat requests at a time; beyond it ``resource_exhausted``."""
@@ -103,10 +104,10 @@ class _Chat:
         self._model = model
         self._stages = stages
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[StageReply | Deadline] = deque()
+        self._waiting: deque[StageReply | Rung[Deadline]] = deque()
         self._filled = asyncio.Event()
         self._work: dict[tuple[str, str], StageRequest] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: Timers[Deadline] = Timers(self.put)
         self._stopped: ErrorInfo | None = None
 
     def stop(self, info: ErrorInfo) -> None:
@@ -114,7 +115,7 @@ class _Chat:
         self._stopped = info
         self._filled.set()
 
-    def put(self, entry: StageReply | Deadline) -> None:
+    def put(self, entry: StageReply | Rung[Deadline]) -> None:
         self._waiting.append(entry)
         self._filled.set()
 
@@ -128,15 +129,21 @@ class _Chat:
             cause=ResponseCause.CLIENT,
         )
         told: list[ModelInput] = [Configured(config=config, fence=Fence(session_id=self.fence.session_id)), respond]
+        now_ms = self._loop.time() * 1000.0
         while True:
             for each in told:
-                for output in self._model.handle(each, self._loop.time() * 1000.0):
+                for output in self._model.handle(each, now_ms):
                     event = self._perform(output)
                     if event is not None:
                         yield event
                     if isinstance(event, ChatDone):
                         return
-            told = [await self._next()]
+            entry = await self._next()
+            now_ms = self._loop.time() * 1000.0
+            if isinstance(entry, Rung):
+                told, now_ms = [entry.due], entry.time_ms(now_ms)
+            else:
+                told = [entry]
 
     def close(self) -> None:
         """Stop all work of this request, give back its seats and end its model session."""
@@ -145,10 +152,9 @@ class _Chat:
             stack.callback(self._model.handle, Closed(), self._loop.time() * 1000.0)
             for key in list(self._work):
                 stack.callback(self._abort, key)
-            for timer in self._timers.values():
-                stack.callback(timer.cancel)
+            stack.callback(self._timers.close)
 
-    async def _next(self) -> ModelInput:
+    async def _next(self) -> StageReply | Rung[Deadline]:
         while not self._waiting:
             if self._stopped is not None:
                 raise DuplexError(self._stopped)
@@ -173,7 +179,7 @@ class _Chat:
             case Abort(stage=stage, request_id=request_id):
                 self._abort((stage, request_id))
             case WakeAt(key=key, at_ms=at_ms):
-                self._set_timer(key, at_ms)
+                self._timers.set(Deadline(key=key), at_ms)
             case Speak(text=text):
                 return ChatText(text=text) if text else None
             case ToolCall(call_id=call_id, name=name, arguments=arguments):
@@ -199,13 +205,6 @@ class _Chat:
         if request is not None:
             self._stages.abort(request.fence, request.stage, request.request_id)
             del self._work[key]
-
-    def _set_timer(self, key: str, at_ms: float | None) -> None:
-        earlier = self._timers.pop(key, None)
-        if earlier is not None:
-            earlier.cancel()
-        if at_ms is not None:
-            self._timers[key] = self._loop.call_at(at_ms / 1000.0, self.put, Deadline(key=key))
 
 
 class AsyncOmni:

@@ -11,15 +11,18 @@ from typing import TypeVar
 
 from duplex_core.detection import EndOfTurnSpec, TurnDetectorSpec
 from duplex_core.plugins import PluginHost
-from duplex_server.detectors import Detectors, DetectorService, EndOfTurnService
+from duplex_server.detectors import Detectors, DetectorService, EndOfTurnService, Lost
+from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.served import ModelUnavailable
 
 Spec = TypeVar("Spec", TurnDetectorSpec, EndOfTurnSpec)
 Loaded = TypeVar("Loaded")
 
 
-async def load_detectors(plugins: PluginHost, *, speech: str, end_of_turn: str | None) -> Detectors:
-    """The detectors with these ids, loaded and in service. Who calls this closes them.
+async def load_detectors(
+    plugins: PluginHost, *, speech: str, end_of_turn: str | None, metrics: EngineMetrics
+) -> Detectors:
+    """The detectors with these ids, loaded and in service, counting in ``metrics``. Who calls this closes them.
 
     Raises:
         ModelUnavailable: one of them is not installed, or does not load.
@@ -32,7 +35,12 @@ async def load_detectors(plugins: PluginHost, *, speech: str, end_of_turn: str |
     if turn_spec is None:
         return Detectors(speech=DetectorService(speech_detector))
     turn_detector = await _load("end-of-turn detector", turn_spec.id, turn_spec.create)
-    return Detectors(speech=DetectorService(speech_detector), end_of_turn=EndOfTurnService(turn_detector))
+
+    def count(lost: Lost) -> None:
+        metrics.end_of_turn.labels(outcome=lost.value).inc()
+
+    judge = EndOfTurnService(turn_detector, on_lost=count)
+    return Detectors(speech=DetectorService(speech_detector), end_of_turn=judge)
 
 
 def _chosen(kind: str, installed: Mapping[str, Spec], wanted: str) -> Spec:

@@ -6,45 +6,36 @@ never forget a piece of work before its stage has let go of it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
-
-import msgspec
 
 from duplex_core.machine.io import TimerFired
 from duplex_core.model import Deadline
 from duplex_core.stages import Lane, StageFailed, StageMetrics, StageReply, StageRequest
 from duplex_server.engine.listening import Listening
 from duplex_server.engine.stages.host import StageHost
+from duplex_server.engine.timers import Rung, Timers
 
 Due = TimerFired | Deadline
 """A timer of the machine's, or one of the model's; one key may stand in both."""
-
-
-class Rung(msgspec.Struct, frozen=True):
-    """A timer rang that was set for ``at_ms``; clocks are coarse, so by the loop's it may be a little earlier.
-
-    It is then ``at_ms`` for whoever set it, else the timer would be set anew, again and again, for what little is left.
-    """
-
-    due: Due
-    at_ms: float
 
 
 class Holdings:
     """Everything that must be free before a session's slot is."""
 
     def __init__(
-        self, *, stages: StageHost, listening: Listening, ring: Callable[[Rung], None], free_slot: Callable[[], None]
+        self,
+        *,
+        stages: StageHost,
+        listening: Listening,
+        ring: Callable[[Rung[Due]], None],
+        free_slot: Callable[[], None],
     ) -> None:
         """Begin with nothing but the slot; ``ring`` is called on the event loop when a timer is due."""
         self.listening = listening
         self._stages = stages
-        self._ring = ring
         self._free_slot = free_slot
-        self._loop = asyncio.get_running_loop()
-        self._timers: dict[tuple[type[Due], str], asyncio.TimerHandle] = {}
+        self.timers = Timers(ring)
         self._work: dict[tuple[str, str], StageRequest] = {}
         self._released = False
 
@@ -79,15 +70,6 @@ class Holdings:
         for key in [key for key, request in self._work.items() if request.lane is lane]:
             self.abort(*key)
 
-    def set_timer(self, due: Due, at_ms: float | None) -> None:
-        """Ring at ``at_ms`` of the loop's clock, in place of this timer's earlier time; ``None`` only cancels."""
-        key = (type(due), due.key)
-        earlier = self._timers.pop(key, None)
-        if earlier is not None:
-            earlier.cancel()
-        if at_ms is not None and not self._released:
-            self._timers[key] = self._loop.call_at(at_ms / 1000.0, self._due, key, Rung(due, at_ms))
-
     def release(self) -> None:
         """Free everything, the slot last. Idempotent."""
         if self._released:
@@ -98,10 +80,4 @@ class Holdings:
             stack.callback(self.listening.close)
             for key in list(self._work):
                 stack.callback(self.abort, *key)
-            for timer in self._timers.values():
-                stack.callback(timer.cancel)
-            self._timers.clear()
-
-    def _due(self, key: tuple[type[Due], str], rung: Rung) -> None:
-        self._timers.pop(key, None)
-        self._ring(rung)
+            stack.callback(self.timers.close)

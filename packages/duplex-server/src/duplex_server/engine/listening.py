@@ -14,8 +14,16 @@ import numpy as np
 
 from duplex_core.detection import SpeechFrame
 from duplex_core.machine.io import Detect, EndOfTurnVerdict, JudgeEndOfTurn, ResetDetector, SpeechFrames
+from duplex_core.machine.semantic import FINISHED
 from duplex_server.audio import StreamResampler
 from duplex_server.detectors import DetectorFeed, Detectors, UnjudgedAudio
+
+
+def outcome_of(verdict: EndOfTurnVerdict, *, lasts: bool) -> str:
+    """How a verdict on a pause is counted; ``lasts`` says that the pause does."""
+    if not lasts:
+        return "late"
+    return "finished" if verdict.probability >= FINISHED else "unfinished"
 
 
 class Listening:

@@ -34,6 +34,11 @@ class EngineMetrics:
         self.closed = Counter(
             "duplex_sessions_closed", "Sessions that ended, by reason", ["reason"], registry=self.registry
         )
+        self._add_turns()
+        self._add_stages()
+
+    def _add_turns(self) -> None:
+        """What happens in conversations."""
         self.responses = Counter(
             "duplex_responses", "Answers that ended, by status", ["status"], registry=self.registry
         )
@@ -49,9 +54,24 @@ class EngineMetrics:
         self.unjudged = Counter(
             "duplex_unjudged_audio_seconds", "Audio that the speech detector did not judge", registry=self.registry
         )
+        self.end_of_turn = Counter(
+            "duplex_end_of_turn_verdicts",
+            "Pauses that the end-of-turn detector was asked about, by what came of it",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.overlaps = Counter(
+            "duplex_overlap_decisions",
+            "Speech over an answer that was judged, by what it was taken for",
+            ["decision"],
+            registry=self.registry,
+        )
         self.slow_readers = Counter(
             "duplex_slow_readers", "Clients dropped for reading too slowly", registry=self.registry
         )
+
+    def _add_stages(self) -> None:
+        """Chat requests, and the work of the stages."""
         self.chats = Gauge("duplex_chats", "Chat requests that run", registry=self.registry)
         self.stage_seconds = Histogram(
             "duplex_stage_seconds",

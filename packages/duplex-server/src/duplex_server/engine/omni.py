@@ -108,7 +108,9 @@ class DuplexOmni(AsyncOmni):
     async def _running(self) -> AsyncIterator[None]:
         """Hold the detectors, then the stages, then the sessions."""
         chosen = self._settings
-        detectors = await load_detectors(self.plugins, speech=chosen.detector, end_of_turn=chosen.end_of_turn)
+        detectors = await load_detectors(
+            self.plugins, speech=chosen.detector, end_of_turn=chosen.end_of_turn, metrics=self.metrics
+        )
         try:
             observers = [_started(spec) for spec in self._observers]
             manager = SessionManager(

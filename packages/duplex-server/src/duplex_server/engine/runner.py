@@ -28,7 +28,15 @@ from duplex_core.commands import (
     SessionUpdate,
 )
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
-from duplex_core.events import CloseReason, ErrorEvent, Event, ResponseDone, ServerEvent, SessionClosed
+from duplex_core.events import (
+    CloseReason,
+    ErrorEvent,
+    Event,
+    OverlapDecision,
+    ResponseDone,
+    ServerEvent,
+    SessionClosed,
+)
 from duplex_core.machine.exchange import Action, Exchange
 from duplex_core.machine.io import (
     AbortOutput,
@@ -44,6 +52,7 @@ from duplex_core.machine.io import (
     TimerFired,
 )
 from duplex_core.machine.session import SessionMachine, internal_error
+from duplex_core.machine.table import Hearing as UserLane
 from duplex_core.machine.table import Life
 from duplex_core.model import Abort, Deadline, Decision, EndTurn, ModelSession, Speak, Submit, ToolCall, WakeAt
 from duplex_core.observers import ObservedSession
@@ -52,10 +61,10 @@ from duplex_core.stages import Lane, StageFailed, StageLost, StageOutput, StageR
 from duplex_server.detectors import Detectors, UnjudgedAudio
 from duplex_server.engine.attachment import Attachments
 from duplex_server.engine.hearing import Hearing
-from duplex_server.engine.holdings import Holdings, Rung
+from duplex_server.engine.holdings import Due, Holdings
 from duplex_server.engine.journal import Journal
 from duplex_server.engine.lease import Lifetime
-from duplex_server.engine.listening import Listening
+from duplex_server.engine.listening import Listening, outcome_of
 from duplex_server.engine.mailbox import Mailbox
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.outbox import Outbox, weight
@@ -63,6 +72,8 @@ from duplex_server.engine.reaper import LeaseOver
 from duplex_server.engine.speaking import Speaking
 from duplex_server.engine.stages.host import StageHost
 from duplex_server.engine.tenure import Tenure
+from duplex_server.engine.timers import Rung
+from duplex_server.engine.unjudged import Unjudged, told_of
 from duplex_server.engine.watching import Watch
 from duplex_server.logs import SESSION
 
@@ -90,7 +101,7 @@ class Draining(msgspec.Struct, frozen=True):
     """The server will stop: end as soon as no answer is being made."""
 
 
-Own = StageReply | StageLost | SpeechFrames | EndOfTurnVerdict | Rung | CloseRequested | Draining | LeaseOver
+Own = StageReply | StageLost | SpeechFrames | EndOfTurnVerdict | Rung[Due] | CloseRequested | Draining | LeaseOver
 """What the engine itself puts into a mailbox."""
 Entry = Command | Own | SlotReleased | _Opening | _Rejected
 
@@ -158,6 +169,7 @@ class SessionRunner:
             now=self._loop.time,
             on_lease=on_lease,
         )
+        self._missed = Unjudged()
         self._draining = False
         self._fault: Exception | None = None
         self.ended = asyncio.Event()
@@ -265,16 +277,24 @@ class SessionRunner:
                 self._exchange.reply(entry, now_ms)
             case StageLost(error=info):
                 self._exchange.take(CloseRequested(reason=CloseReason.ERROR, error=info), now_ms)
-            case Rung(due=due, at_ms=at_ms):
-                due_ms = max(now_ms, at_ms)
+            case Rung(due=due):
+                due_ms = entry.time_ms(now_ms)
                 if isinstance(due, Deadline):
                     self._exchange.wake(due.key, due_ms)
                 else:
                     self._exchange.take(due, due_ms)
-            case SpeechFrames() | EndOfTurnVerdict() | CloseRequested() | SlotReleased():
+            case EndOfTurnVerdict():
+                lasts = self._machine.lanes.hearing is UserLane.PAUSED
+                self._metrics.end_of_turn.labels(outcome=outcome_of(entry, lasts=lasts)).inc()
+                self._exchange.take(entry, now_ms)
+            case SpeechFrames() | CloseRequested() | SlotReleased():
                 self._exchange.take(entry, now_ms)
             case _:
                 self._command(entry, now_ms)
+        self._follow_up(now_ms)
+
+    def _follow_up(self, now_ms: float) -> None:
+        """What follows from the state that the session is in now, whatever has brought it there."""
         if self._draining and self._machine.response_config is None and not self._holdings.released:
             info = error(ErrorCode.SHUTDOWN, "the server stops; connect again later")
             self._exchange.take(CloseRequested(reason=CloseReason.SHUTDOWN, error=info), now_ms)
@@ -335,9 +355,9 @@ class SessionRunner:
             case Abort(stage=stage, request_id=request_id):
                 self._holdings.abort(stage, request_id)
             case SetTimer(key=key, at_ms=at_ms):
-                self._holdings.set_timer(TimerFired(key=key), at_ms)
+                self._holdings.timers.set(TimerFired(key=key), at_ms)
             case WakeAt(key=key, at_ms=at_ms):
-                self._holdings.set_timer(Deadline(key=key), at_ms)
+                self._holdings.timers.set(Deadline(key=key), at_ms)
             case Detect():
                 self._holdings.listening.detect(action)
             case ResetDetector():
@@ -362,6 +382,8 @@ class SessionRunner:
         self._watch.event(self.session_id, event)
         if isinstance(event, ResponseDone):
             self._metrics.responses.labels(status=event.response.status.value).inc()
+        elif isinstance(event, OverlapDecision):
+            self._metrics.overlaps.labels(decision=event.decision.value).inc()
         elif isinstance(event, SessionClosed):
             self._metrics.closed.labels(reason=event.reason.value).inc()
             self.tenure.told(self.outbox.journal.numbered(event, self.outbox.last_seq))
@@ -373,11 +395,11 @@ class SessionRunner:
         self.close(CloseReason.ERROR, info)
 
     def _unjudged(self, report: UnjudgedAudio) -> None:
-        """Part of the user's audio got no verdict: the turn may be missed, so the client is told."""
-        log.warning("session %s: %s", self.session_id, report)
+        """Part of the user's audio got no verdict: a turn may be missed, so the client is told when that begins."""
         self._metrics.unjudged.inc(report.duration_ms / 1000.0)
-        info = error(ErrorCode.ENGINE_ERROR, f"speech detection missed some of the audio: {report}")
-        self._send(ErrorEvent(error=info))
+        if self._missed.begins(report):
+            log.warning("session %s: %s", self.session_id, report)
+            self._send(ErrorEvent(error=error(ErrorCode.ENGINE_ERROR, told_of(report))))
 
     def finish(self) -> None:
         """The task has ended, in whatever way: nothing stays held, and the client's last event is out. Idempotent."""
