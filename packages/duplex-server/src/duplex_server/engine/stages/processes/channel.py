@@ -150,6 +150,9 @@ class Channel:
             count = self._sock.recv_into(self._unpacker.space())
         except (BlockingIOError, InterruptedError):
             return False
+        except ConnectionResetError:  # it has ended without reading everything
+            self._end("")
+            return False
         except OSError as exc:
             self._end(f"the stream broke: {exc}")
             return False
