@@ -61,6 +61,7 @@ class Driven:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.gauges: dict[str, float] = {}
         self.counts: dict[str, int] = {}
+        self._told = asyncio.Event()
         self.driver = VllmDriver(self)
         self._numbers = itertools.count()
 
@@ -117,6 +118,12 @@ class Driven:
         """Run one append."""
         return (await self.ask(session_id, pipeline.Work(appends=(append,), **work))).segments[0]
 
+    async def told(self) -> None:
+        """Wait until the driver tells its figures next."""
+        self._told.clear()
+        async with asyncio.timeout(WAIT_S):
+            await self._told.wait()
+
     def output(
         self,
         request: StageRequest,
@@ -137,9 +144,10 @@ class Driven:
             (answer.metrics,) = metrics
             answer.done.set_result(None)
 
-    def failed(self, request: StageRequest, info: ErrorInfo) -> None:
+    def failed(self, request: StageRequest, info: ErrorInfo, *, metrics: tuple[StageMetrics, ...] = ()) -> None:
         """Record a failure."""
         answer = self.answers[id(request)]
+        (answer.metrics,) = metrics
         if not answer.done.done():
             answer.done.set_exception(Failed(info))
 
@@ -156,6 +164,7 @@ class Driven:
     ) -> None:
         """Record figures."""
         self.gauges = dict(gauges)
+        self._told.set()
         for name, number in (counts or {}).items():
             self.counts[name] = self.counts.get(name, 0) + number
 

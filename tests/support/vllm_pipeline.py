@@ -214,10 +214,13 @@ class Reference:
 class Inverse:
     """Chooses by given uniforms from the softmax: the decider of these tests (:class:`~duplex_core.workers.TokenDecider`)."""
 
-    def decide(self, logits: Any, chosen: Sequence[int], options: Mapping[str, Any]) -> tuple[int, Any]:
+    def decide(
+        self, logits: Any, chosen: Sequence[int], told: Sequence[Any], options: Mapping[str, Any]
+    ) -> tuple[int, Any]:
         """The token at which the distribution passes the uniform, and its probability."""
         if options.get("break"):
             raise ValueError("told to break")
+        assert len(told) == len(chosen)
         return inverse(logits, options["uniforms"][len(chosen)], options["temperature"])
 
 

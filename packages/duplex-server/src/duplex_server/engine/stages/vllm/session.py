@@ -150,18 +150,20 @@ class Session:
                 await self._drive(request, steps, meter)
         except DuplexError as exc:
             log.warning("stage %s: request %s of %s failed: %s", *which, exc.__cause__ or exc)
-            sink.failed(request, exc.info)
+            info = exc.info
         except EngineDied as exc:
             self._host.died(str(exc))
+            return
         except EngineRefused as exc:
             log.exception("stage %s: request %s of %s failed", *which)
-            sink.failed(request, error(ErrorCode.ENGINE_ERROR, f"stage {stage}: {exc}"))
+            info = error(ErrorCode.ENGINE_ERROR, f"stage {stage}: {exc}")
         except Exception:
             log.exception("stage %s: request %s of %s failed", *which)
-            words = f"the model's stage {stage} failed; the server's log says why"
-            sink.failed(request, error(ErrorCode.ENGINE_ERROR, words))
+            info = error(ErrorCode.ENGINE_ERROR, f"the model's stage {stage} failed; the server's log says why")
         else:
             sink.output(request, None, final=True, metrics=(meter.metrics(stage, time.monotonic()),))
+            return
+        sink.failed(request, info, metrics=(meter.metrics(stage, time.monotonic()),))
 
     async def _drive(
         self, request: StageRequest, steps: Generator[ProgramStep, Segment | None, None], meter: Meter

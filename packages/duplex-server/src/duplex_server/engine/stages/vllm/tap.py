@@ -125,7 +125,7 @@ class Tap:
             record.failure = "a segment names a decider, but the settings have none"
             return 0, None
         try:
-            token, told = self._decider.decide(logits, tuple(record.chosen), record.options or {})
+            token, told = self._decider.decide(logits, tuple(record.chosen), tuple(record.told), record.options or {})
         except Exception as exc:
             log.exception("the token decider failed")
             record.failure = f"the token decider failed: {type(exc).__name__}: {exc}"
