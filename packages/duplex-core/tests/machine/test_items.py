@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
+from collections.abc import Callable
+
 import pytest
 
 from duplex_core import commands as c
@@ -19,6 +22,8 @@ from duplex_core.events import (
 )
 from duplex_core.items import (
     ContentPart,
+    FunctionCallItem,
+    FunctionCallOutputItem,
     InputAudio,
     InputImage,
     InputText,
@@ -29,7 +34,9 @@ from duplex_core.items import (
     Role,
     item_text,
 )
+from duplex_core.machine import history
 from duplex_core.machine.table import Hearing
+from duplex_core.patch import ResponseParams
 from tests.support.machines import Bench, kinds, said, told
 
 PAUSE = "." * 16
@@ -200,3 +207,72 @@ def test_edits_while_the_user_speaks_and_the_model_answers() -> None:
     bench.speech(PAUSE)
     bench.end()
     assert kinds(bench.told(m.Respond)[-1].history) == ["MessageItem"] * 4
+
+
+def calls_made(step: Callable[[], object]) -> int:
+    """How many function calls it takes: a measure of work that no busy machine changes."""
+    profile = cProfile.Profile()
+    profile.runcall(step)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_a_response_made_from_many_items_costs_in_proportion_to_them() -> None:
+    def asked(count: int) -> int:
+        bench = Bench()
+        put(bench, "before")
+        messages = [said(str(index)) for index in range(count)]
+        call = FunctionCallItem(name="f", arguments="{}", call_id="c")
+        outputs = [FunctionCallOutputItem(call_id="c", output=str(index)) for index in range(count)]
+        command = c.ResponseCreate(response=ResponseParams(conversation="none", input=(*messages, call, *outputs)))
+        return calls_made(lambda: bench.do(command))
+
+    assert asked(800) < 2.5 * asked(400)
+
+
+def test_an_item_costs_no_more_to_find_among_many() -> None:
+    def asked(count: int) -> int:
+        bench = Bench()
+        first = put(bench, "first")
+        for index in range(count):
+            put(bench, str(index))
+        return calls_made(lambda: bench.do(c.ConversationItemRetrieve(item_id=first)))
+
+    assert asked(500) == asked(5)
+
+
+def test_a_conversation_has_room_for_so_many_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_ITEMS", 2)
+    bench = Bench()
+    put(bench, "one")
+    put(bench, "two", item_id="two")
+    bench.append(100)
+    for command in (
+        c.ConversationItemCreate(item=said("three")),
+        c.InputAudioBufferCommit(),
+        c.ResponseCreate(),
+    ):
+        bench.refused_with(ErrorCode.RESOURCE_EXHAUSTED, command)
+    bench.do(c.ConversationItemDelete(item_id="two"))
+    bench.do(c.InputAudioBufferCommit())
+    assert len(bench.history) == 2
+
+
+def test_the_sound_of_the_oldest_items_makes_room_and_words_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_BYTES", 1000)
+    bench = Bench()
+    for name in ("first", "second", "third"):
+        part = InputAudio(audio=bytes(398), transcript="hi")
+        item = MessageItem(id=name, role=Role.USER, content=(part,))
+        bench.do(c.ConversationItemCreate(item=item))
+    kept = [item.content[0] for item in bench.history if isinstance(item, MessageItem)]
+    assert [(len(part.audio or b""), part.transcript) for part in kept if isinstance(part, InputAudio)] == [
+        (0, "hi"),
+        (398, "hi"),
+        (398, "hi"),
+    ]
+    bench.refused_with(ErrorCode.RESOURCE_EXHAUSTED, c.ConversationItemCreate(item=said("x" * 1001)))
+    put(bench, "y" * 990)
+    assert texts(bench)[-1] == "y" * 990
+    bench.refused_with(ErrorCode.RESOURCE_EXHAUSTED, c.ConversationItemCreate(item=said("x" * 10)))
+    bench.do(c.ConversationItemDelete(item_id=bench.history[-1].id or ""))
+    put(bench, "x" * 10)

@@ -53,6 +53,8 @@ class Asking:
         if self._waits_for_the_user(params):
             self._held = Held(config=config, metadata=params.metadata, turn=core.fence.turn)
             return
+        if params.conversation != "none":
+            core.history.require_room()
         history = None if params.input is None else self._given(params.input)
         self._output.open(
             ResponseCause.CLIENT,
@@ -81,6 +83,7 @@ class Asking:
     def _given(self, given: tuple[Item | ItemReference, ...]) -> tuple[Item, ...]:
         """The history that one response is to be made from instead of the conversation's."""
         items: list[Item] = []
+        calls: set[str] = set()
         limits = self._output.sounding.limits()
         for index, each in enumerate(given):
             param = f"response.input[{index}]"
@@ -89,8 +92,10 @@ class Asking:
                 heard = as_heard(entry, limits)
                 items.extend([heard] if heard is not None else [])
             else:
-                self._editing.check(each, param, tuple(items))
+                self._editing.check(each, param, calls)
                 items.append(each)
+                if isinstance(each, FunctionCallItem) and each.call_id is not None:
+                    calls.add(each.call_id)
         return tuple(self._named(item) for item in items)
 
     def _named(self, item: Item) -> Item:

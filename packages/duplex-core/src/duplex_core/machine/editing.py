@@ -5,6 +5,7 @@ Used by :class:`~duplex_core.machine.session.SessionMachine`. Checks everything 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import assert_never
 
 import msgspec
@@ -74,12 +75,13 @@ class Editing:
         """Put an item into the history.
 
         Raises:
-            DuplexError: the item is malformed, its id is taken, its place or its call does not exist.
+            DuplexError: the item is malformed, its id is taken, its place or its call does not exist, or there is no room.
         """
         core = self._core
         item = command.item
         self.check(item, "item")
         index = core.history.place(command.previous_item_id)
+        core.history.require_room(item)
         item = msgspec.structs.replace(
             item, id=item.id or core.new_id("item"), status=ItemStatus.COMPLETED, object="realtime.item"
         )
@@ -92,8 +94,8 @@ class Editing:
         else:
             self._output.sounding.tell_history()
 
-    def check(self, item: Item, param: str, given: tuple[Item, ...] = ()) -> None:
-        """Refuse an item that this conversation cannot hold. ``given`` are new items that it comes after.
+    def check(self, item: Item, param: str, calls: Container[str] = ()) -> None:
+        """Refuse an item that this conversation cannot hold. ``calls`` are those of the new items that it comes after.
 
         Raises:
             DuplexError: says what is wrong, and where below ``param``.
@@ -108,7 +110,7 @@ class Editing:
                 message = f"there is a call {item.call_id!r} already"
                 raise refuse(ErrorCode.INVALID_VALUE, message, param=f"{param}.call_id")
         elif isinstance(item, FunctionCallOutputItem):
-            if not any(isinstance(each, FunctionCallItem) and each.call_id == item.call_id for each in given):
+            if item.call_id not in calls:
                 self._check_output(item, f"{param}.call_id")
         else:
             self._check_message(item, param)

@@ -6,15 +6,18 @@ Owned by the session machine. An answer's item keeps all that was generated unti
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 
 import msgspec
 
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.items import (
+    ContentPart,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputAudio,
+    InputImage,
     Item,
     ItemStatus,
     MessageItem,
@@ -27,6 +30,10 @@ from duplex_core.machine.heard import Speech
 
 ROOT = "root"
 """The ``previous_item_id`` that means: put it first."""
+MAX_ITEMS = 10_000
+"""Most items that a client's commands can fill a conversation with."""
+MAX_BYTES = 256 * 1024 * 1024
+"""Most bytes of sound, pictures and words that are kept: more than two hours of 16 kHz speech."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -34,7 +41,8 @@ class Entry(msgspec.Struct, kw_only=True):
 
     ``speech`` places an answer's text in its sound. ``kept_ms`` is where its history ends, ``None`` meaning all of it;
     ``settled`` is false while the answer may still be heard further or generated further. ``made_ms`` is how much of its
-    sound was ever made, whatever was cut since.
+    sound was ever made, whatever was cut since. ``judged`` is the item for which ``told``, what a model is told of all of it,
+    was found last.
     """
 
     item: Item
@@ -42,6 +50,8 @@ class Entry(msgspec.Struct, kw_only=True):
     made_ms: float = 0.0
     kept_ms: float | None = None
     settled: bool = True
+    judged: Item | None = None
+    told: Item | None = None
 
     @property
     def id(self) -> str:
@@ -51,11 +61,17 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class History:
-    """Ordered entries with unique ids."""
+    """Ordered entries with unique ids. What it costs to find one does not depend on how many there are."""
 
     def __init__(self) -> None:
         """Begin empty."""
         self._entries: list[Entry] = []
+        self._by_id: dict[str, Entry] = {}
+        self._calls: dict[str, Entry] = {}
+        self._outputs: collections.Counter[str] = collections.Counter()
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
+        self._sound_bytes = 0
 
     def __iter__(self) -> Iterator[Entry]:
         """Entries, oldest first."""
@@ -77,7 +93,7 @@ class History:
 
     def find(self, item_id: str) -> Entry | None:
         """The entry with this id, if it is there."""
-        return next((entry for entry in reversed(self._entries) if entry.id == item_id), None)
+        return self._by_id.get(item_id)
 
     def get(self, item_id: str, param: str = "item_id") -> Entry:
         """The entry with this id.
@@ -100,28 +116,79 @@ class History:
             return len(self._entries)
         if previous_item_id == ROOT:
             return 0
-        return self._entries.index(self.get(previous_item_id, "previous_item_id")) + 1
+        return self._index(self.get(previous_item_id, "previous_item_id")) + 1
 
     def insert(self, entry: Entry, index: int | None = None) -> str | None:
-        """Put an entry in, at the end by default; returns the id of the item before it."""
+        """Put an entry in, at the end by default; returns the id of the item before it.
+
+        Where it would hold more than :data:`MAX_BYTES`, the sound of the oldest items is forgotten; their words stay.
+        """
         at = len(self._entries) if index is None else index
+        size = _size(entry.item)
+        self._make_room(size)
         self._entries.insert(at, entry)
+        self._by_id[entry.id] = entry
+        self._sizes[entry.id] = size
+        self._bytes += size
+        self._sound_bytes += _sound_size(entry.item)
+        if isinstance(entry.item, FunctionCallItem) and entry.item.call_id is not None:
+            self._calls[entry.item.call_id] = entry
+        elif isinstance(entry.item, FunctionCallOutputItem):
+            self._outputs[entry.item.call_id] += 1
         return self._entries[at - 1].id if at else None
 
     def delete(self, entry: Entry) -> None:
         """Take an entry out."""
-        self._entries.remove(entry)
+        del self._entries[self._index(entry)]
+        del self._by_id[entry.id]
+        self._bytes -= self._sizes.pop(entry.id)
+        self._sound_bytes -= _sound_size(entry.item)
+        if isinstance(entry.item, FunctionCallItem) and entry.item.call_id is not None:
+            del self._calls[entry.item.call_id]
+        elif isinstance(entry.item, FunctionCallOutputItem):
+            self._outputs[entry.item.call_id] -= 1
+
+    def require_room(self, item: Item | None = None) -> None:
+        """Refuse what would fill the conversation beyond its bounds: one more item, or ``item`` with what it weighs.
+
+        Raises:
+            DuplexError: ``resource_exhausted``.
+        """
+        if len(self._entries) >= MAX_ITEMS:
+            message = f"the conversation cannot hold more than {MAX_ITEMS} items; delete some, or begin another session"
+            raise refuse(ErrorCode.RESOURCE_EXHAUSTED, message)
+        if item is not None and self._bytes - self._sound_bytes + _size(item) > MAX_BYTES:
+            message = (
+                f"the conversation cannot hold more than {MAX_BYTES // (1024 * 1024)} MiB of words and pictures; "
+                "delete items, or begin another session"
+            )
+            raise refuse(ErrorCode.RESOURCE_EXHAUSTED, message)
+
+    def _make_room(self, size: int) -> None:
+        """Forget the sound of the oldest items until ``size`` bytes more can be held, or no sound is left."""
+        if self._bytes + size <= MAX_BYTES:
+            return
+        for entry in self._entries:
+            sound = _sound_size(entry.item)
+            entry.item = visible(entry.item)
+            self._sizes[entry.id] -= sound
+            self._sound_bytes -= sound
+            self._bytes -= sound
+            if self._bytes + size <= MAX_BYTES:
+                return
+
+    def _index(self, entry: Entry) -> int:
+        """Where an entry stands; most that are asked for are new."""
+        return next(index for index in range(len(self._entries) - 1, -1, -1) if self._entries[index] is entry)
 
     def call(self, call_id: str) -> FunctionCallItem | None:
         """The function call with this id, if it is in the history."""
-        calls = (entry.item for entry in self._entries if isinstance(entry.item, FunctionCallItem))
-        return next((item for item in calls if item.call_id == call_id), None)
+        entry = self._calls.get(call_id)
+        return entry.item if entry is not None and isinstance(entry.item, FunctionCallItem) else None
 
     def answered(self, call_id: str) -> bool:
         """Whether that call has its output already."""
-        return any(
-            isinstance(entry.item, FunctionCallOutputItem) and entry.item.call_id == call_id for entry in self._entries
-        )
+        return self._outputs[call_id] > 0
 
     def transcribe(self, item_id: str, transcript: str) -> None:
         """Write what the user said into the item's audio, if the item is there."""
@@ -141,13 +208,23 @@ class History:
         that is not there.
         """
         told = [item for entry in self._entries if (item := as_heard(entry, heard_ms)) is not None]
+        if not self._outputs:
+            return tuple(told)
         calls = {item.call_id for item in told if isinstance(item, FunctionCallItem)}
         return tuple(item for item in told if not isinstance(item, FunctionCallOutputItem) or item.call_id in calls)
 
 
 def as_heard(entry: Entry, heard_ms: dict[str, float | None]) -> Item | None:
     """The entry's item as a model is told it; ``None`` when there is nothing to tell. See :meth:`History.for_model`."""
-    item = cut_item(entry, entry.kept_ms if entry.settled else heard_ms.get(entry.id, 0.0))
+    limit_ms = entry.kept_ms if entry.settled else heard_ms.get(entry.id, 0.0)
+    if limit_ms is not None:
+        return _worth_telling(cut_item(entry, limit_ms))
+    if entry.judged is not entry.item:
+        entry.judged, entry.told = entry.item, _worth_telling(entry.item)
+    return entry.told
+
+
+def _worth_telling(item: Item) -> Item | None:
     if isinstance(item, FunctionCallItem) and item.status is not ItemStatus.COMPLETED:
         return None
     return None if _empty(item) else item
@@ -195,6 +272,29 @@ def visible(item: Item, *, audio: bool = False) -> Item:
         for part in item.content
     )
     return msgspec.structs.replace(item, content=parts)
+
+
+def _size(item: Item) -> int:
+    """Bytes that an item holds, near enough."""
+    if isinstance(item, FunctionCallItem):
+        return len(item.arguments)
+    if isinstance(item, FunctionCallOutputItem):
+        return len(item.output)
+    return sum(map(_part_size, item.content))
+
+
+def _sound_size(item: Item) -> int:
+    if not isinstance(item, MessageItem):
+        return 0
+    return sum(len(part.audio or b"") for part in item.content if isinstance(part, InputAudio | OutputAudio))
+
+
+def _part_size(part: ContentPart) -> int:
+    if isinstance(part, InputImage):
+        return len(part.image_url)
+    if isinstance(part, InputAudio | OutputAudio):
+        return len(part.audio or b"") + len(part.transcript or "")
+    return len(part.text)
 
 
 def _empty(item: Item) -> bool:

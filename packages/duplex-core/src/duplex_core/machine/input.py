@@ -288,7 +288,7 @@ class InputSide:
         """``input_audio_buffer.commit``. Waits for the detector's verdict on what it has not judged yet.
 
         Raises:
-            DuplexError: there is nothing to commit.
+            DuplexError: there is nothing to commit, or the conversation has no room for it.
         """
         core = self._core
         if self._buffer.duration_ms <= 0.0:
@@ -297,6 +297,7 @@ class InputSide:
         if command.is_speech is False:
             self.clear()
             return
+        core.history.require_room()
         end_ms = self._buffer.end_ms
         self._deferred = Deferred(command=command, end_ms=end_ms)
         if core.server_vad is None or core.streams or self._ear.has_judged(end_ms):
