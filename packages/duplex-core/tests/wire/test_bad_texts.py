@@ -21,6 +21,8 @@ FILLINGS = {
     "<nested>": "[" * 99 + "]" * 99,
     "<big>": "9" * 30,
     "<long>": "x" * 513,
+    "<many>": "[" + "0," * 30_000 + "0]",
+    "<commas>": "," * 100_001,
 }
 """What the table of bad texts writes short."""
 
@@ -85,6 +87,18 @@ def refusal(text: str | bytes) -> ErrorInfo:
             "invalid_value",
             "session.tools[0].parameters",
         ),
+        (
+            '{"type":"session.update","session":{"tools":[{"name":"f","parameters":{"x":<many>}},'
+            '{"name":"g","parameters":{"x":<many>}}]}}',
+            "invalid_value",
+            "session.tools[1].parameters",
+        ),
+        (
+            '{"type":"session.update","session":{"options":{"x":[<many>,<many>,<many>,<many>]}}}',
+            "event_too_large",
+            None,
+        ),
+        ('{"type":"conversation.item.delete","item_id":"<commas>"}', "event_too_large", None),
         ('{"type":"input_audio_buffer.append"}', "invalid_value", "audio"),
         ('{"type":"input_audio_buffer.append","audio":null}', "invalid_value", "audio"),
         ('{"type":"input_audio_buffer.append","audio":"AAA"}', "invalid_audio", "audio"),

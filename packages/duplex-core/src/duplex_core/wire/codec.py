@@ -21,6 +21,9 @@ from duplex_core.wire.faults import WireError
 
 MAX_EVENT_BYTES = 15 * 1024 * 1024
 """Largest text of one client event, in bytes of UTF-8 (15 MiB)."""
+MAX_EVENT_VALUES = 100_000
+"""Most commas in one client event. Sound and pictures have none; what has more is so many values that reading them would keep
+all other sessions waiting."""
 MAX_EVENT_ID_CHARS = 512
 """Longest ``event_id`` of a client, in characters, as in the GA protocol."""
 
@@ -48,6 +51,9 @@ def decode_command(text: str | bytes) -> Command:
     ):
         limit = MAX_EVENT_BYTES // (1024 * 1024)
         message = f"the event is larger than {limit} MiB; send long audio in several appends"
+        raise faults.wire_error(ErrorCode.EVENT_TOO_LARGE, message)
+    if len(text) > MAX_EVENT_VALUES and _commas(text) > MAX_EVENT_VALUES:
+        message = f"the event has more than {MAX_EVENT_VALUES} commas, so too many values; send them in several events"
         raise faults.wire_error(ErrorCode.EVENT_TOO_LARGE, message)
     try:
         command = _COMMANDS.decode(text)
@@ -102,6 +108,10 @@ def _second_look(text: str | bytes, fault: Exception, read: Callable[[dict[str, 
         return read(document), fault
     except (msgspec.ValidationError, RecursionError) as exc:
         return None, exc
+
+
+def _commas(text: str | bytes) -> int:
+    return text.count(",") if isinstance(text, str) else text.count(b",")
 
 
 def _utf8_size(text: str) -> int:

@@ -7,7 +7,6 @@ could not be read. Never: raises anything but :class:`WireError`, or repeats a c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -21,6 +20,8 @@ from duplex_core.wire.dialect import REFUSED_EVENTS
 
 MAX_OPEN_DEPTH = 64
 """Deepest nesting of the values that the protocol leaves open (``options``, a tool's ``parameters``)."""
+MAX_OPEN_VALUES = 50_000
+"""Most values in them, all together: they are told back with every ``session.updated``."""
 _MAX_QUOTED_CHARS = 200
 _INT64 = range(-(2**63), 2**64)
 
@@ -155,7 +156,8 @@ def check_open_values(command: SessionUpdate | ResponseCreate) -> None:
     """Refuse values, where the protocol leaves them open, that could not be told back to the client.
 
     Raises:
-        WireError: nested deeper than :data:`MAX_OPEN_DEPTH`, or an integer that 64 bits do not hold.
+        WireError: nested deeper than :data:`MAX_OPEN_DEPTH`, more than :data:`MAX_OPEN_VALUES`, or an integer that 64 bits do
+            not hold.
     """
     root = "session" if isinstance(command, SessionUpdate) else "response"
     body = command.session if isinstance(command, SessionUpdate) else command.response
@@ -165,18 +167,22 @@ def check_open_values(command: SessionUpdate | ResponseCreate) -> None:
     places: dict[str, Any] = {f"{root}.tools[{index}].parameters": tool.parameters for index, tool in enumerate(tools)}
     if isinstance(body, SessionPatch) and isinstance(body.options, dict):
         places[f"{root}.options"] = body.options
+    room = MAX_OPEN_VALUES
     for param, value in places.items():
-        wrong = next(_wrong_within(value), None)
+        wrong, room = _wrong_within(value, room)
         if wrong:
             raise wire_error(ErrorCode.INVALID_VALUE, f"{param} {wrong}", param=param, event_id=command.event_id)
 
 
-def _wrong_within(value: Any) -> Iterator[str]:
+def _wrong_within(value: Any, room: int) -> tuple[str | None, int]:
+    """What is wrong with a value, if anything, and for how many more there is room after it."""
     level, depth = [value], 0
     while level:
+        room -= len(level)
+        if room < 0:
+            return f"holds more values than there is room for: {MAX_OPEN_VALUES} in all such places together", 0
         if depth > MAX_OPEN_DEPTH:
-            yield f"is nested more than {MAX_OPEN_DEPTH} levels deep"
-            return
+            return f"is nested more than {MAX_OPEN_DEPTH} levels deep", room
         below: list[Any] = []
         for each in level:
             if isinstance(each, dict):
@@ -184,5 +190,6 @@ def _wrong_within(value: Any) -> Iterator[str]:
             elif isinstance(each, list):
                 below.extend(each)
             elif isinstance(each, int) and each not in _INT64:
-                yield "holds an integer of more than 64 bits"
+                return "holds an integer of more than 64 bits", room
         level, depth = below, depth + 1
+    return None, room
