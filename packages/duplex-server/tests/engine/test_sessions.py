@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -39,6 +40,7 @@ from duplex_core.model import Closed, Configured, ModelInput, ModelOutput, Respo
 from duplex_core.observers import ObservedSession, SessionObserverSpec
 from duplex_core.patch import SessionPatch
 from duplex_core.stages import Lane, StageRequest
+from duplex_server.engine import runner as runner_module
 from duplex_server.engine.outbox import MAX_EVENTS
 from duplex_server.engine.served import ModelUnavailable
 from duplex_server.engine.stages.host import StageStartError
@@ -304,6 +306,23 @@ async def test_a_cancel_drops_what_was_not_sent_and_stops_the_stage(engine_of: A
         seen += await rest(events)
         assert not [event for event in seen if isinstance(event, STREAM_DELTAS)]
         assert b"duplex_purged_events_total 0.0" not in generate_latest(engine.metrics.registry)
+
+
+async def test_a_session_whose_commands_take_long_lets_others_run_after_each(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "TURN_S", 0.0)
+    handle = await engine.open_session()
+    outbox = engine.sessions.get(handle.session_id).outbox
+    await asyncio.sleep(0)
+    told = [len(outbox)]
+    for _ in range(6):
+        handle.offer(SessionHeartbeat())
+    while told[-1] < told[0] + 6:
+        await asyncio.sleep(0)
+        told.append(len(outbox))
+    assert max(after - before for before, after in itertools.pairwise(told)) == 1
+    await handle.aclose()
 
 
 async def test_a_slow_reader_is_dropped_and_its_memory_given_back(engine_of: Any, gated: Any) -> None:

@@ -85,6 +85,8 @@ MAX_COMMAND_BYTES = 48 * 1024 * 1024
 """Most bytes of audio and pictures in commands that wait: three of the largest events."""
 TURN_ENTRIES = 16
 """Entries that one session works off before others get their turn on the loop."""
+TURN_S = 0.005
+"""How long it works them off at the most, if no single one takes longer."""
 
 
 class _Opening(msgspec.Struct, frozen=True):
@@ -230,7 +232,7 @@ class SessionRunner:
     async def _supervise(self) -> None:
         """Work the mailbox off. The one place where an unexpected exception of this session ends."""
         entry: Entry = _Opening()
-        since_pause = 0
+        since_pause, until = 0, self._loop.time() + TURN_S
         while True:
             try:
                 self._take(entry)
@@ -243,9 +245,9 @@ class SessionRunner:
             if self._machine.closed:
                 return
             since_pause += 1
-            if since_pause >= TURN_ENTRIES:
-                since_pause = 0
+            if (since_pause >= TURN_ENTRIES or self._loop.time() >= until) and len(self._mailbox):
                 await asyncio.sleep(0)
+                since_pause, until = 0, self._loop.time() + TURN_S
             entry = await self._mailbox.get()
 
     def _after_fault(self, exc: Exception) -> Entry:
