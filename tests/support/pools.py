@@ -121,7 +121,7 @@ def chat(chat_id: str, request_id: str, do: str = "count", **options: Any) -> St
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What this process has of the system's."""
+    """What this process has of the system's, and what lies in shared memory."""
 
     children: frozenset[int]
     descriptors: int
@@ -137,6 +137,26 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
             descriptors=len(os.listdir("/proc/self/fd")),
             shared_memory=frozenset(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else frozenset(),
         )
+
+    def left(self) -> str:
+        """What there is now that was not there then; nothing when all is as it was.
+
+        A block of shared memory counts when no living process uses it: others on this machine have theirs.
+        """
+        after = Held.now()
+        new = sorted(after.shared_memory - self.shared_memory)
+        blocks = [name for name in new if not any(f"/dev/shm/{name}" in maps for maps in _maps())]
+        children = sorted(after.children - self.children)
+        more = after.descriptors - self.descriptors
+        found = {"processes": children, "descriptors": more, "shared memory": blocks}
+        return ", ".join(f"{what}: {which}" for what, which in found.items() if which)
+
+
+def _maps() -> Iterator[str]:
+    """What each process has in its memory."""
+    for pid in _processes():
+        with contextlib.suppress(OSError):
+            yield Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
 
 
 def _processes() -> Iterator[int]:
