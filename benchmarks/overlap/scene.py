@@ -31,8 +31,7 @@ from duplex_core.events import (
     TurnEvent,
     TurnEventKind,
 )
-from duplex_core.machine.exchange import Action
-from duplex_core.machine.io import Detect, ResetDetector, SpeechFrames
+from duplex_core.machine.io import SpeechFrames
 from duplex_core.model import Deadline, Interrupted, ModelInput, ModelOutput, Respond, Speak, UserTranscript, WakeAt
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
 from duplex_core.stages import StagePlan, StageReply, StageRequest
@@ -121,8 +120,7 @@ class Recognising(StageHost):
 
     def work(self, request: StageRequest) -> list[StageReply]:  # type: ignore[override]
         """The replies, made at once and timed."""
-        worker = self.worker(request.stage)
-        assert worker is not None
+        self.worker(request.stage)
         began = time.thread_time()
         replies = list(super().work(request))
         self.took_ms = (time.thread_time() - began) * 1000.0
@@ -177,14 +175,25 @@ class Scene(ConversationDriver):
         spec = _storyteller(transcribes)
         config = msgspec.structs.replace(spec.session_config(NoSettings()), overlap=overlap)
         self._got: list[Got[Event]] = []
-        self._recognising = parts.recognising
-        self._charge = charge
-        self._hearing = Hearing(parts.detector)
         self._judged_ms = self._rests_on_ms = 0.0
+        self._asked_ms: dict[str, float] = {}
+
+        def charged(request: StageRequest) -> float:
+            self._asked_ms[request.request_id] = self._judged_ms
+            return charge(request, parts.recognising.took_ms)
+
         super().__init__(
-            spec, config=config, host=parts.recognising, checkpoint=Checkpoint(name=spec.id), session_id=session_id
+            spec,
+            config=config,
+            host=parts.recognising,
+            checkpoint=Checkpoint(name=spec.id),
+            session_id=session_id,
+            charge=charged,
+            detector=Hearing(parts.detector),
+            ms_to_hear=DETECTOR_MS,
         )
         self.watch = self._note
+        self.heed = self._rest_on
 
     def got(self, kind: type[E]) -> list[Got[E]]:
         """The client's events of one type, in order."""
@@ -193,35 +202,13 @@ class Scene(ConversationDriver):
     def _note(self, event: Event) -> None:
         self._got.append(Got(event=event, at_ms=self.now_ms, rests_on_ms=self._rests_on_ms))
 
-    def _perform(self, action: Action) -> None:
-        match action:
-            case Detect(pcm=pcm, generation=generation):
-                frames = self._hearing.judge(pcm)
-                if frames:
-                    self._at(self.now_ms + DETECTOR_MS, lambda: self._judged(frames, generation))
-            case ResetDetector(start_ms=start_ms):
-                self._hearing.reset(start_ms)
-            case _:
-                super()._perform(action)
-
-    def _judged(self, frames: tuple[SpeechFrame, ...], generation: int) -> None:
-        for frame in frames:
-            self._judged_ms = self._rests_on_ms = frame.start_ms + frame.duration_ms
-            self.exchange.take(SpeechFrames(frames=(frame,), generation=generation), self.now_ms)
-
-    def _start(self, request: StageRequest) -> None:
-        rests_on_ms = self._judged_ms
-        starts_ms = max(self.now_ms, self._busy_until.get(request.stage, 0.0))
-        replies = self._recognising.work(request)
-        due_ms = starts_ms + self._charge(request, self._recognising.took_ms)
-        self._busy_until[request.stage] = due_ms
-
-        def answer() -> None:
-            self._rests_on_ms = rests_on_ms
-            for reply in replies:
-                self.exchange.reply(reply, self.now_ms)
-
-        self._at(due_ms, answer)
+    def _rest_on(self, taken: SpeechFrames | StageReply) -> None:
+        """What is told next rests on ``taken``."""
+        if isinstance(taken, SpeechFrames):
+            newest = taken.frames[-1]
+            self._judged_ms = self._rests_on_ms = newest.start_ms + newest.duration_ms
+        else:
+            self._rests_on_ms = self._asked_ms[taken.request_id]
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,8 @@ class ConversationDriver(VirtualRunner):
         now_ms: virtual time; 0 is when the session opened.
         released: whether the session has given its slot back.
         watch: called after each event, with the event; may send commands. For tests that act in the midst of things.
+        heed: called just before the session takes verdicts of the detector or a stage's reply, with them: what follows follows
+            from that.
         end_of_turn: an end-of-turn detector: gets the end of an utterance, says the probability that it is all; none at first.
     """
 

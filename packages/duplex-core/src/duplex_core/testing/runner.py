@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pydantic
@@ -17,6 +17,7 @@ import pydantic
 from duplex_core.audio import PCM_RATES_HZ, AudioEncoding, AudioFormat
 from duplex_core.commands import Command
 from duplex_core.config import SessionConfig
+from duplex_core.detection import SpeechFrame
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.events import Event
 from duplex_core.machine.exchange import Action, Exchange
@@ -44,6 +45,20 @@ MS_PER_PIECE = 10.0
 """How long a stage takes for each piece, unless told otherwise."""
 MS_TO_JUDGE = 60.0
 """How long an end-of-turn detector takes, if there is one."""
+
+
+class FrameDetector(Protocol):
+    """A speech detector of one session: a frame is judged as soon as its audio is there."""
+
+    def reset(self, start_ms: float) -> None:
+        """Forget the audio kept; what follows begins at ``start_ms``."""
+
+    def judge(self, pcm: bytes) -> tuple[SpeechFrame, ...]:
+        """Verdicts on the frames that ``pcm``, at the model's input rate, completes."""
+
+
+Charge = Callable[[StageRequest], float]
+"""How many milliseconds of virtual time a stage takes for a request, all in all; asked after the work was done."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +95,9 @@ class VirtualRunner:
         host: StageHost | None = None,
         session_id: str = "sess_1",
         ms_per_piece: float = MS_PER_PIECE,
+        charge: Charge | None = None,
+        detector: FrameDetector | None = None,
+        ms_to_hear: float = 0.0,
     ) -> None:
         """Open a session.
 
@@ -92,6 +110,10 @@ class VirtualRunner:
             host: running stages to share with other drivers; own ones when left out.
             session_id: the id of the session; two drivers that share a host need different ones.
             ms_per_piece: virtual time that a stage takes for each piece of its answer.
+            charge: the virtual time that a stage takes for a whole request, in place of ``ms_per_piece``; its replies then come
+                together when that is over.
+            detector: hears speech, at the model's input rate; one that goes by loudness when left out.
+            ms_to_hear: virtual time from a frame's last sample to its verdict.
         """
         self.spec = spec
         self.deploy = deploy if deploy is not None else spec.deploy_model()
@@ -103,10 +125,13 @@ class VirtualRunner:
         self.now_ms = 0.0
         self.released = False
         self.watch: Callable[[Event], None] | None = None
+        self.heed: Callable[[SpeechFrames | StageReply], None] | None = None
         self.end_of_turn: Callable[[bytes], float] | None = None
         self._own_host = host is None
+        self._charge = charge
         self._ms_per_piece = ms_per_piece
-        self._detector = LoudnessDetector(self.capabilities.input_rate_hz)
+        self._detector = detector or LoudnessDetector(self.capabilities.input_rate_hz)
+        self._ms_to_hear = ms_to_hear
         self._resamplers: dict[int, LinearResampler] = {}
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -209,7 +234,12 @@ class VirtualRunner:
         frames = self._detector.judge(asked.pcm)
         if frames:
             verdicts = SpeechFrames(frames=frames, generation=asked.generation)
-            self._at(self.now_ms, lambda: self.exchange.take(verdicts, self.now_ms))
+            self._at(self.now_ms + self._ms_to_hear, lambda: self._hear(verdicts))
+
+    def _hear(self, verdicts: SpeechFrames) -> None:
+        if self.heed is not None:
+            self.heed(verdicts)
+        self.exchange.take(verdicts, self.now_ms)
 
     def _judge(self, asked: JudgeEndOfTurn) -> None:
         if self.end_of_turn is not None:
@@ -226,15 +256,24 @@ class VirtualRunner:
         """Queue a request behind the earlier ones of this session at its stage."""
         starts = max(self.now_ms, self._busy_until.get(request.stage, 0.0))
         replies = list(self.host.work(request))
-        due_ms = [
-            starts + self._ms_per_piece * min(number, max(1, len(replies) - 1)) for number in range(1, len(replies) + 1)
-        ]
+        due_ms = [starts + ms for ms in self._times_of(request, len(replies))]
         first_ms = due_ms[0] if len(replies) > 1 else None
         self._given[request.stage, request.request_id] = (self.now_ms, first_ms)
         replies[-1] = msgspec.structs.replace(replies[-1], metrics=self._spent(request, due_ms[-1], whole=True))
         for reply, at_ms in zip(replies, due_ms, strict=True):
-            self._at(at_ms, lambda given=reply: self.exchange.reply(given, self.now_ms))  # type: ignore[misc]
+            self._at(at_ms, lambda given=reply: self._answer(given))  # type: ignore[misc]
             self._busy_until[request.stage] = at_ms
+
+    def _times_of(self, request: StageRequest, replies: int) -> list[float]:
+        """When the replies to a request come, from its beginning on."""
+        if self._charge is not None:
+            return [self._charge(request)] * replies
+        return [self._ms_per_piece * min(number, max(1, replies - 1)) for number in range(1, replies + 1)]
+
+    def _answer(self, reply: StageReply) -> None:
+        if self.heed is not None:
+            self.heed(reply)
+        self.exchange.reply(reply, self.now_ms)
 
     def _known(self, request: StageRequest) -> tuple[StageMetrics, ...]:
         return self._spent(request, self.now_ms, whole=False)
