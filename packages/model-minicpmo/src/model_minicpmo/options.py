@@ -1,7 +1,7 @@
 """What `session.options` may hold, and what it becomes for the stages. Validated by the engine, before a session sees it.
 
-Owns the names, the defaults and the bounds. Defaults are the published ones (the vendor's demo server), except that nothing cuts a
-unit's text short: the demo's limit of 28 characters is an option.
+Owns the names, the defaults and the bounds. Defaults are the published ones (the vendor's demo server), except that nothing cuts
+a unit's text short: the demo's limit of 28 characters is an option.
 """
 
 from __future__ import annotations

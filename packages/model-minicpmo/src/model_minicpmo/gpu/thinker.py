@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 
 from duplex_core.stages import Forward, LinkKind
-from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch, of_torch
 from duplex_core.workers import Append, Emit, EngineSettings, ProgramStep, Sampling, Segment
+from model_minicpmo.gpu.chatting import answer
 from model_minicpmo.gpu.decider import UnitOrders
-from model_minicpmo.gpu.tokenizer import load_tokenizer
-from model_minicpmo.payloads import Decided, Opened, Options, Orders, Said, Sensed
+from model_minicpmo.gpu.layout import Feed, Layout
+from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Said, Sensed
 from model_minicpmo.rules.window import Span, Window, WindowPolicy, move
-from model_minicpmo.tokens import SpecialTokens, read_special_tokens
 
 log = logging.getLogger(__name__)
 
@@ -65,54 +63,6 @@ class Thinker:
         """Nothing is held."""
 
 
-class Layout:
-    """What all sessions' contexts are laid out with: tokens, and the tokenizer."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.tokens: SpecialTokens = read_special_tokens(folder)
-        self.tokenizer = load_tokenizer(str(folder))
-        self.special = frozenset((*self.tokenizer.all_special_ids, *self.tokens.named().values()))
-
-    def encode(self, text: str) -> list[int]:
-        """Give the ids of `text`, in which the names of special tokens are those tokens."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Give the text of `ids`, special tokens left out."""
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text
-
-
-class Feed:
-    """Positions that are put together for one append: ids, and embeddings where they stand."""
-
-    def __init__(self, unknown: int) -> None:
-        self._unknown = unknown
-        self.ids: list[int] = []
-        self._at: list[int] = []
-        self._rows: list[torch.Tensor] = []
-
-    def tokens(self, *ids: int) -> Feed:
-        """Add tokens."""
-        self.ids += ids
-        return self
-
-    def embeddings(self, rows: Tensor) -> Feed:
-        """Add embeddings, [n, hidden]."""
-        values = as_torch(rows)
-        self._at += range(len(self.ids), len(self.ids) + len(values))
-        self.ids += [self._unknown] * len(values)
-        self._rows.append(values)
-        return self
-
-    def append(self, sampling: Sampling, **more: Any) -> Append:
-        """Make the append."""
-        embeds = of_torch(torch.cat(self._rows)) if self._rows else None
-        return Append(ids=self.ids, embeds=embeds, embed_at=self._at, sampling=sampling, **more)
-
-
 class ThinkerSession:
     """One conversation's context (:class:`duplex_core.workers.EngineSession`)."""
 
@@ -131,12 +81,14 @@ class ThinkerSession:
         self._turn_open = False
 
     def run(self, payload: Any) -> Steps:
-        """Work on one request: the opening, or a unit."""
+        """Work on one request: the opening, a unit, or a chat."""
         match payload:
             case Opened():
                 yield from self._open(payload)
             case Sensed():
                 yield from self._unit(payload)
+            case ChatSensed():
+                yield from answer(self._layout, payload)
             case _:
                 raise TypeError(f"the thinker was given {type(payload).__name__}")
 

@@ -42,7 +42,10 @@ def language_model(folder: Any) -> Qwen3ForCausalLM:
 
 
 class OverTransformers:
-    """One session's program, driven over a language model. `logits` and `segments` keep what was computed."""
+    """One session's program, driven over a language model.
+
+    `appended` are the appends of the last request, `logits` those of its last segment, `first_logits` the first of its first.
+    """
 
     def __init__(self, model: Qwen3ForCausalLM, program: Any) -> None:
         self.model = model
@@ -50,14 +53,16 @@ class OverTransformers:
         self.cache: Any = DynamicCache(config=model.config)
         self.before: Any = None
         self.last: int | None = None
-        self.segments: list[Segment] = []
+        self.appended: list[Append] = []
         self.logits: list[torch.Tensor] = []
+        self.first_logits: Any = None
         self.decider = UnitDecider()
 
     def run(self, payload: Any) -> list[Any]:
         """Work on one request; what it emitted."""
         emitted: list[Any] = []
         steps = self.program.run(payload)
+        self.appended = []
         answer = None
         while True:
             try:
@@ -69,7 +74,9 @@ class OverTransformers:
                 answer = None
             else:
                 answer = self.append(step)
-                self.segments.append(answer)
+                self.appended.append(step)
+                if len(self.appended) == 1 and self.logits:
+                    self.first_logits = self.logits[0]
 
     @torch.no_grad()
     def append(self, step: Append) -> Segment:
