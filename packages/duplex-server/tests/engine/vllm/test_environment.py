@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 
 from duplex_server.engine.stages.vllm.environment import prepare
+from tests.support.pools import alive
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,26 @@ def test_the_driver_and_the_plugin_import_neither_torch_nor_vllm() -> None:
         "plugin.register(); print(sorted({'torch', 'vllm', 'transformers'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_is_forked_dies_with_its_parent() -> None:
+    code = (
+        "import os, sys, time\n"
+        "from duplex_server.engine.stages.vllm.environment import forks_die_with_me\n"
+        "forks_die_with_me()\n"
+        "if (pid := os.fork()) == 0:\n"
+        "    time.sleep(60)\n"
+        "print(pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        forked = int(process.stdout.readline())
+        assert alive(forked)
+        process.kill()
+    deadline = time.monotonic() + 10
+    while alive(forked):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -131,7 +131,7 @@ def test_no_more_is_held_than_there_is_and_nobody_busy_is_set_aside(steps: list[
             assert list(victims) == [each for each in rested if each in idle][: len(victims)]
             for each in victims:
                 cache.drop(each)
-                del held[each]
+                del held[str(each)]
             cache.claim(key, positions)
             held[key] = needed
             busy.add(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -78,7 +79,7 @@ async def test_all_at_once_wait_for_each_other_and_sessions_before_chats(small: 
     for name in ("a", "chat", "b", "c", "d"):
         purpose = Purpose.CHAT if name == "chat" else Purpose.SESSION
         answers[name] = small.submit(name, work(*range(100), most=40), purpose)  # 5 blocks of 10
-        answers[name].done.add_done_callback(lambda _, name=name: ended.append(name))
+        answers[name].done.add_done_callback(functools.partial(lambda who, _: ended.append(who), name))
     async with asyncio.timeout(60):
         await asyncio.gather(*(each.done for each in answers.values()))
     assert sorted(ended[:2]) == ["a", "chat"]  # they came first and fitted

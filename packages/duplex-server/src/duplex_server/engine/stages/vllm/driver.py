@@ -17,7 +17,7 @@ from duplex_core.stages import Purpose, StageRequest, StageSpec
 from duplex_core.workers import EngineProgram
 from duplex_server.engine.stages.loading import StageLoadError, make
 from duplex_server.engine.stages.processes.driver import Seats, Sink
-from duplex_server.engine.stages.vllm.environment import prepare
+from duplex_server.engine.stages.vllm.environment import forks_die_with_me, prepare
 from duplex_server.engine.stages.vllm.memory import Cache
 
 if TYPE_CHECKING:  # these import vllm, which reads the environment that start() prepares
@@ -64,6 +64,7 @@ class VllmDriver:
             StageLoadError: the plan, the program's settings or the device do not fit.
         """
         self.stage = spec.name
+        forks_die_with_me()
         try:
             prepare(os.environ, device)
         except ValueError as exc:

@@ -1,11 +1,16 @@
-"""The environment that vLLM reads while it is imported, set for one worker process.
+"""What one worker process sets before vLLM is imported: the environment that it reads, and that its processes end with this one.
 
 Called by :mod:`.driver` before anything imports vLLM. Must never import it, nor torch.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 from collections.abc import MutableMapping
+
+_PR_SET_PDEATHSIG = 1
 
 DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -39,3 +44,13 @@ def prepare(environ: MutableMapping[str, str], device: str) -> None:
             f"device cuda:{max(numbers)} was asked for, but CUDA_VISIBLE_DEVICES shows {len(visible)} devices"
         )
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[each] if visible else str(each) for each in numbers)
+
+
+def forks_die_with_me() -> None:
+    """Have every process that is forked from here on killed when this one ends, however that comes about."""
+    os.register_at_fork(after_in_child=die_with_parent)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when its parent ends. The kernel tells nobody else: a server that is killed cannot."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -46,6 +46,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as Proces
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch
 from duplex_core.workers import EngineSettings, Sampling, SegmentEnd
+from duplex_server.engine.stages.vllm.environment import die_with_parent
 from duplex_server.engine.stages.vllm.ledger import Feed
 from duplex_server.engine.stages.vllm.tap import Rows, Tap
 
@@ -115,6 +116,7 @@ class WorkerTap:
 
     def duplex_install(self, decider: str) -> int:
         """Watch every step of this worker's model runner from now on. Gives the size of the vocabulary."""
+        die_with_parent()  # where vLLM spawns its processes, nothing has said so yet
         TAP.install(decider)
         runner = self.model_runner
         compute = runner.execute_model
