@@ -1,4 +1,4 @@
-"""Sound as the stages take it: samples as floats, and files out of options. Light: no tensor library but NumPy.
+"""Sound as the stages take it: samples as floats, and files out of options. Light: the standard library alone.
 
 Used by the session and the chat. Never: resamples or decodes a file.
 """
@@ -6,15 +6,21 @@ Used by the session and the chat. Never: resamples or decodes a file.
 from __future__ import annotations
 
 import base64
-
-import numpy as np
+import sys
+from array import array
 
 FULL_SCALE = 32768.0
 
 
 def float32(pcm: bytes) -> bytes:
     """Turn 16-bit mono PCM into float32 in [-1, 1), as bytes."""
-    return (np.frombuffer(pcm, dtype="<i2").astype("<f4") / np.float32(FULL_SCALE)).tobytes()
+    samples = array("h", pcm)
+    if sys.byteorder == "big":
+        samples.byteswap()
+    floats = array("f", (sample / FULL_SCALE for sample in samples))
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return floats.tobytes()
 
 
 def file_bytes(encoded: str | None) -> bytes:

@@ -55,26 +55,27 @@ def chat(
     config: SessionConfig | None = None,
     deploy: pydantic.BaseModel | None = None,
     checkpoint: Checkpoint | None = None,
+    modality: Modality = Modality.TEXT,
 ) -> ChatAnswer:
-    """Answer ``history`` in writing.
+    """Answer ``history``, in writing unless ``modality`` says otherwise.
 
     Raises:
         AssertionError: the model session left the request without an end, or answered with something that no chat has.
     """
     settings = deploy if deploy is not None else spec.deploy_model()
-    written = msgspec.structs.replace(config or spec.session_config(settings), modality=Modality.TEXT)
+    begun = msgspec.structs.replace(config or spec.session_config(settings), modality=modality)
     fence = Fence(session_id="chat_1").next_turn()
     session = spec.create_session(
         SessionContext(
             session_id=fence.session_id,
-            config=written,
+            config=begun,
             deploy=settings,
             checkpoint=checkpoint or Checkpoint(name=spec.id),
             chat=True,
         )
     )
-    asked = Respond(response_id="chat", fence=fence, config=written, history=history, cause=ResponseCause.CLIENT)
-    inputs: deque[ModelInput] = deque([Configured(config=written, fence=fence), asked])
+    asked = Respond(response_id="chat", fence=fence, config=begun, history=history, cause=ResponseCause.CLIENT)
+    inputs: deque[ModelInput] = deque([Configured(config=begun, fence=fence), asked])
     answer = ChatAnswer()
     while inputs and answer.reason is None and answer.error is None:
         for output in session.handle(inputs.popleft(), 0.0):
@@ -84,6 +85,7 @@ def chat(
                 _take(answer, output)
     assert answer.reason is not None or answer.error is not None, "the chat request was left without an end"
     session.handle(Closed(), 0.0)
+    host.release(fence.session_id)
     return answer
 
 

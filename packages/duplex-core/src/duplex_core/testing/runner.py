@@ -128,6 +128,7 @@ class VirtualRunner:
         self.heed: Callable[[SpeechFrames | StageReply], None] | None = None
         self.end_of_turn: Callable[[bytes], float] | None = None
         self._own_host = host is None
+        self._session_id = session_id
         self._charge = charge
         self._ms_per_piece = ms_per_piece
         self._detector = detector or LoudnessDetector(self.capabilities.input_rate_hz)
@@ -250,6 +251,7 @@ class VirtualRunner:
 
     def _release(self) -> None:
         self.released = True
+        self.host.release(self._session_id)
         self.exchange.take(SlotReleased(), self.now_ms)
 
     def _start(self, request: StageRequest) -> None:

@@ -24,6 +24,8 @@ def capabilities(deploy: pydantic.BaseModel) -> Capabilities:
         tools=True,
         input_transcription=_settings(deploy).transcribes,
         chat=True,
+        chat_audio_input=True,
+        chat_audio_output=True,
     )
 
 

@@ -61,6 +61,7 @@ class EchoSession:
     def __init__(self, context: SessionContext, *, transcribes: bool = True) -> None:
         """Begin a conversation in which nothing was said."""
         self._transcribes = transcribes
+        self._paced = not context.chat
         self._options = EchoOptions.model_validate(context.config.options)
         self._turn: Turn | None = None
         self._requests = 0
@@ -139,7 +140,8 @@ class EchoSession:
             piece = turn.pieces.popleft()
             outputs.append(Speak(fence=turn.fence, text=piece.text, pcm=piece.pcm, marks=piece.marks))
             begun_ms = now_ms if turn.due_ms is None else turn.due_ms
-            turn.due_ms = begun_ms + pcm16_ms(len(piece.pcm), RATE_HZ) * self._options.pace
+            pace = self._options.pace if self._paced else 0.0  # nobody listens to a chat's answer as it is made
+            turn.due_ms = begun_ms + pcm16_ms(len(piece.pcm), RATE_HZ) * pace
         if turn.pieces:
             outputs.append(WakeAt(key=SPEAK, at_ms=turn.due_ms))
         elif turn.cut:

@@ -25,6 +25,7 @@ from duplex_core.patch import ResponseParams, SessionPatch
 from duplex_core.spec import Checkpoint, ModelSpec
 from duplex_core.testing import invariants
 from duplex_core.testing.driver import ConversationDriver
+from duplex_core.testing.pipelines import ProgramEngine
 from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.stages import StageHost
 
@@ -79,6 +80,11 @@ class Subject:
         return Checkpoint(name=cls.spec.id)
 
     @classmethod
+    def engine(cls) -> ProgramEngine | None:
+        """What stands in for vLLM under the package's ``vllm`` stages; ``None`` where there are none."""
+        return None
+
+    @classmethod
     def config(cls) -> SessionConfig:
         """What sessions begin with: the package's own, or for instance with the temperature at 0."""
         return cls.spec.session_config(cls.deploy())
@@ -110,7 +116,7 @@ class Subject:
         """The model's running stages: started once for each suite, so that weights load once."""
         suite = type(self)
         if suite.running is None:
-            running = StageHost(self.spec.stage_plan(self.checkpoint(), self.deploy()))
+            running = StageHost(self.spec.stage_plan(self.checkpoint(), self.deploy()), self.engine())
             suite.running = running
 
             def stop() -> None:

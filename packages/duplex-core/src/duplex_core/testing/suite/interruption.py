@@ -139,6 +139,9 @@ class Interruption(Subject):
         self.answer(driver)
         longest = {each.request.stage: each for each in sorted(host.worked, key=lambda each: each.pieces)}
         for stage, worked in longest.items():
+            worker = host.worker(stage)
+            if worker is None:
+                continue  # a step of a batch cannot be stopped: it is the runtime that stops between two
             emitted: list[object] = []
-            host.worker(stage).run(worked.request.payload, emitted.append, lambda seen=emitted: len(seen) > 0)  # type: ignore[misc]
+            worker.run(worked.request.payload, emitted.append, lambda seen=emitted: len(seen) > 0)  # type: ignore[misc]
             assert len(emitted) <= 2, f"{stage} went on for {len(emitted) - 1} pieces after it was told to stop"

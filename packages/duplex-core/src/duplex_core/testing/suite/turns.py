@@ -19,10 +19,18 @@ from duplex_core.events import (
     ResponseStatus,
 )
 from duplex_core.fence import Fence
-from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, InputText, MessageItem, Role, item_text
+from duplex_core.items import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputAudio,
+    InputText,
+    MessageItem,
+    Role,
+    item_text,
+)
 from duplex_core.model import BeginTurn, EndTurn, Listen, Respond, Speak
 from duplex_core.patch import ResponseParams, SessionPatch
-from duplex_core.testing.chat import chat
+from duplex_core.testing.chat import ChatAnswer, chat
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.stages import StageHost
 from duplex_core.testing.suite.base import Subject
@@ -144,15 +152,37 @@ class Turns(Subject):
     def test_chat_is_answered_in_writing(self, host: StageHost) -> None:
         if not self.spec.capabilities(self.deploy()).chat:
             pytest.skip("the model declares no chat")
-        question = MessageItem(role=Role.USER, content=(InputText(text=self.question),))
+        answer = self.ask_in_chat(host, InputText(text=self.question), Modality.TEXT)
+        assert answer.text.strip(), "no words"
+        assert not answer.pcm, "a chat request made sound"
+
+    def test_chat_is_answered_in_speech(self, host: StageHost) -> None:
+        can = self.spec.capabilities(self.deploy())
+        if not can.chat_audio_output:
+            pytest.skip("the model declares no speech in answers to chat requests")
+        assert can.chat, "a model that speaks in chats must declare that it chats"
+        answer = self.ask_in_chat(host, InputText(text=self.question), Modality.AUDIO)
+        assert answer.text.strip(), "no words"
+        assert answer.pcm, "no sound"
+        assert len(answer.pcm) % 2 == 0, "the sound ends in the middle of a sample"
+
+    def test_chat_understands_speech(self, host: StageHost) -> None:
+        can = self.spec.capabilities(self.deploy())
+        if not can.chat_audio_input:
+            pytest.skip("the model declares no speech in chat requests")
+        assert can.chat, "a model that hears in chats must declare that it chats"
+        assert self.ask_in_chat(host, InputAudio(audio=self.speech()), Modality.TEXT).text.strip(), "no words"
+
+    def ask_in_chat(self, host: StageHost, part: InputText | InputAudio, modality: Modality) -> ChatAnswer:
+        """The answer to a chat request of one part."""
         answer = chat(
             self.spec,
-            (question,),
+            (MessageItem(id="item_1", role=Role.USER, content=(part,)),),
             host=host,
             config=self.config(),
             deploy=self.deploy(),
             checkpoint=self.checkpoint(),
+            modality=modality,
         )
-        assert answer.error is None
-        assert answer.text.strip(), "no words"
-        assert not answer.pcm, "a chat request made sound"
+        assert answer.error is None, answer.error
+        return answer
