@@ -24,6 +24,7 @@ from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.echo import ECHO
 from duplex_core.testing.invariants import check
 from duplex_core.testing.speech import burst, silence
+from duplex_core.testing.pipelines import Threaded
 from duplex_core.testing.stages import StageHost
 from duplex_core.transcribing import Listening, Recognize, Recognized, TranscribedSession, partial_due
 
@@ -182,7 +183,7 @@ def call(ears: Ears) -> Iterator[Callable[..., ConversationDriver]]:
     def open_(**changes: Any) -> ConversationDriver:
         spec = deaf_echo(**changes)
         host = StageHost(spec.stage_plan(None, None))  # type: ignore[arg-type]
-        host._workers[STAGE.name] = ears
+        host._stages[STAGE.name] = Threaded(ears)
         driver = ConversationDriver(spec, host=host, ms_per_piece=100.0)
         opened.append(driver)
         return driver

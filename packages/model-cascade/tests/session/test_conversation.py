@@ -24,6 +24,7 @@ from duplex_core.patch import ResponseParams, SessionPatch
 from duplex_core.stages import StageFailed, StagePlan, StageWorker
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.invariants import check
+from duplex_core.testing.pipelines import Threaded
 from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.stages import StageHost
 from duplex_core.transcribing import Recognized
@@ -88,8 +89,8 @@ class Stages(StageHost):
         self.language = Language(lambda ask: self.reply(ask))  # noqa: PLW0108 -- tests change the reply
         self.voice = Scripted(lambda utter: [Uttered(pcm=bytes(2 * (OUTPUT_RATE_HZ * 60 // 1000) * len(utter.text)))])
 
-    def worker(self, stage: str) -> StageWorker:
-        return {"recognizer": self.recognizer, "language": self.language, "voice": self.voice}[stage]
+    def stage(self, name: str) -> Threaded:
+        return Threaded({"recognizer": self.recognizer, "language": self.language, "voice": self.voice}[name])
 
 
 @pytest.fixture
