@@ -23,8 +23,8 @@ from duplex_core.stages import Lane, StageFailed, StageOutput, StagePlan, StageS
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.echo import ECHO
 from duplex_core.testing.invariants import check
-from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.pipelines import Threaded
+from duplex_core.testing.speech import burst, silence
 from duplex_core.testing.stages import StageHost
 from duplex_core.transcribing import Listening, Recognize, Recognized, TranscribedSession, partial_due
 
