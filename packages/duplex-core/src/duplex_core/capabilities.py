@@ -24,6 +24,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     ``input_rate_hz`` and ``output_rate_hz`` are the model's own rates; the server resamples both ways.
     ``semantic_vad`` is for the server to say, which serves it for every model; a package leaves it as it is.
     ``voices`` lists the names that ``voice`` may take, the first being the default; empty means that there is no choice.
+    ``chat`` says that chat requests are answered, in writing; ``chat_audio_input`` and ``chat_image_input`` that one may hold
+    speech or pictures, ``chat_audio_output`` that its answer may be spoken. They are apart from what sessions can do.
     ``fixed_after_start`` names fields of :class:`~duplex_core.config.SessionConfig` that cannot change once the model has
     begun to listen.
     """
@@ -42,6 +44,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     temperature: bool = False
     speed: bool = False
     chat: bool = False
+    chat_audio_input: bool = False
+    chat_audio_output: bool = False
+    chat_image_input: bool = False
     semantic_vad: bool = False
     barge_in_signal: bool = True
     turn_signal: bool = True

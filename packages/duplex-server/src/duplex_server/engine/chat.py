@@ -11,21 +11,23 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Any, Self, assert_never
 
 import msgspec
 
+from duplex_core.audio import DEFAULT_FORMAT
 from duplex_core.config import FunctionTool, Modality, SessionConfig, ToolChoice, ToolMode
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.fence import Fence
-from duplex_core.items import Item
+from duplex_core.items import InputAudio, InputImage, Item, MessageItem
 from duplex_core.model import (
     Abort,
     BeginTurn,
     Closed,
     Configured,
     Deadline,
+    Decision,
     EndTurn,
     Failed,
     Fatal,
@@ -50,6 +52,7 @@ from duplex_server import builtins
 from duplex_server.deploy import resolve as settle
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.served import ServedModel, prepare
+from duplex_server.engine.speaking import Speaking
 from duplex_server.engine.stages.host import StageHost, Told, owner_of
 from duplex_server.engine.timers import Rung, Timers
 
@@ -57,13 +60,20 @@ MAX_CHATS = 64
 """Most chat requests at a time; beyond it ``resource_exhausted``."""
 
 
-class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request for an answer in text. ``history`` ends with what is to be answered.
+AUDIO_FORMAT = DEFAULT_FORMAT
+"""How a spoken answer comes: 16-bit mono PCM at 24 kHz, whatever the model's own rate."""
 
-    What is ``None`` is the model's own default.
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request for an answer. ``history`` ends with what is to be answered.
+
+    The user's audio in it is 16-bit mono PCM at the model's input rate, and an item with audio has an id. ``modality`` says
+    whether the answer is written or spoken, in ``voice``. What is ``None`` is the model's own default.
     """
 
     history: tuple[Item, ...]
+    modality: Modality = Modality.TEXT
+    voice: str | None = None
     instructions: str | None = None
     tools: tuple[FunctionTool, ...] = ()
     tool_choice: ToolChoice = ToolMode.AUTO
@@ -73,9 +83,15 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatText(msgspec.Struct, frozen=True, kw_only=True):
-    """More of the answer."""
+    """More of the answer's words, written or spoken."""
 
     text: str
+
+
+class ChatAudio(msgspec.Struct, frozen=True, kw_only=True):
+    """More of the answer's sound, in :data:`AUDIO_FORMAT`."""
+
+    pcm: bytes
 
 
 class ChatToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,14 +109,16 @@ class ChatDone(msgspec.Struct, frozen=True, kw_only=True):
     usage: TokenUsage
 
 
-ChatEvent = ChatText | ChatToolCall | ChatDone
+ChatEvent = ChatText | ChatAudio | ChatToolCall | ChatDone
 
 
 class _Chat:
     """One running request: its model session, what waits for it, its stage work and its timers."""
 
-    def __init__(self, request_id: str, model: ModelSession, stages: StageHost) -> None:
+    def __init__(self, request_id: str, model: ModelSession, stages: StageHost, output_rate_hz: int) -> None:
         self.fence = Fence(session_id=request_id).next_turn()
+        self._speaking = Speaking(output_rate_hz)
+        self._spoken = False
         self._model = model
         self._stages = stages
         self._loop = asyncio.get_running_loop()
@@ -121,6 +139,7 @@ class _Chat:
 
     async def events(self, config: SessionConfig, history: tuple[Item, ...]) -> AsyncGenerator[ChatEvent]:
         """Tell the model to answer and pass on what it says, to the end of its turn."""
+        self._spoken = config.modality is Modality.AUDIO
         respond = Respond(
             response_id=f"resp_{self.fence.session_id}",
             fence=self.fence,
@@ -133,11 +152,10 @@ class _Chat:
         while True:
             for each in told:
                 for output in self._model.handle(each, now_ms):
-                    event = self._perform(output)
-                    if event is not None:
+                    for event in self._perform(output):
                         yield event
-                    if isinstance(event, ChatDone):
-                        return
+                        if isinstance(event, ChatDone):
+                            return
             entry = await self._next()
             now_ms = self._loop.time() * 1000.0
             if isinstance(entry, Rung):
@@ -167,34 +185,45 @@ class _Chat:
             raise DuplexError(entry.error)
         return entry
 
-    def _perform(self, output: ModelOutput) -> ChatEvent | None:
+    def _perform(self, output: ModelOutput) -> Iterator[ChatEvent]:
         """Carry out one output of the model; what the caller gets of it, if anything.
 
         Raises:
             DuplexError: the model cannot answer.
         """
         match output:
+            case Speak() | ToolCall() | EndTurn():
+                for each in self._speaking.convert(output, AUDIO_FORMAT) if self._spoken else (output,):
+                    yield from self._say(each)
             case Submit(request=request):
                 self._submit(msgspec.structs.replace(request, purpose=Purpose.CHAT))
             case Abort(stage=stage, request_id=request_id):
                 self._abort((stage, request_id))
             case WakeAt(key=key, at_ms=at_ms):
                 self._timers.set(Deadline(key=key), at_ms)
-            case Speak(text=text):
-                return ChatText(text=text) if text else None
-            case ToolCall(call_id=call_id, name=name, arguments=arguments):
-                return ChatToolCall(call_id=call_id, name=name, arguments=arguments)
-            case EndTurn(reason=reason, usage=usage):
-                return ChatDone(reason=reason, usage=usage)
             case Listen():
-                return ChatDone(reason=StopReason.DONE, usage=TokenUsage())
+                yield ChatDone(reason=StopReason.DONE, usage=TokenUsage())
             case Failed(error=info) | Fatal(error=info):
                 raise DuplexError(info)
             case BeginTurn() | UserTranscript() | TranscriptFailed():
                 pass  # about turns and speech, of which a chat has none
             case _:
                 assert_never(output)
-        return None
+
+    def _say(self, decision: Decision) -> Iterator[ChatEvent]:
+        """What the caller gets of the answer."""
+        match decision:
+            case Speak(text=text, pcm=pcm):
+                if text:
+                    yield ChatText(text=text)
+                if pcm and self._spoken:
+                    yield ChatAudio(pcm=pcm)
+            case ToolCall(call_id=call_id, name=name, arguments=arguments):
+                yield ChatToolCall(call_id=call_id, name=name, arguments=arguments)
+            case EndTurn(reason=reason, usage=usage):
+                yield ChatDone(reason=reason, usage=usage)
+            case _:
+                raise AssertionError(f"{type(decision).__name__} is no part of an answer")
 
     def _submit(self, request: StageRequest) -> None:
         self._work[request.stage, request.request_id] = request
@@ -278,17 +307,18 @@ class AsyncOmni:
         return len(self._chats)
 
     async def generate(self, request: ChatRequest) -> AsyncGenerator[ChatEvent]:
-        """Answer one request in text. Closing the generator stops the work.
+        """Answer one request. Closing the generator stops the work.
 
         Raises:
-            DuplexError: the model does not chat, too much is going on, or it failed.
+            DuplexError: the model does not chat, or not in this way; too much is going on; or it failed.
         """
         self._require_chat()
+        self._require_ways(request)
         request_id = f"chat_{secrets.token_hex(12)}"
         config = self._config(request)
         model = await asyncio.to_thread(self.served.create_session, request_id, chat=True)
         self._require_chat()  # much may have happened meanwhile
-        chat = _Chat(request_id, model, self._stages)
+        chat = _Chat(request_id, model, self._stages, self.served.capabilities.output_rate_hz)
         self._chats[request_id] = chat
         self._count_chats()
         try:
@@ -323,17 +353,38 @@ class AsyncOmni:
         if len(self._chats) >= MAX_CHATS:
             raise _refusal(ErrorCode.RESOURCE_EXHAUSTED, f"{MAX_CHATS} chat requests are running; try again soon")
 
+    def _require_ways(self, request: ChatRequest) -> None:
+        """Refuse what the model does not take or give in a chat."""
+        can = self.served.capabilities
+        parts = [part for item in request.history if isinstance(item, MessageItem) for part in item.content]
+        for there, able, what in (
+            (request.modality is Modality.AUDIO, can.chat_audio_output, "speak in an answer to a chat request"),
+            (
+                any(isinstance(part, InputAudio) for part in parts),
+                can.chat_audio_input,
+                "hear speech in a chat request",
+            ),
+            (
+                any(isinstance(part, InputImage) for part in parts),
+                can.chat_image_input,
+                "see pictures in a chat request",
+            ),
+        ):
+            if there and not able:
+                raise _refusal(ErrorCode.UNSUPPORTED_PARAMETER, f"model {self.served.name} does not {what}")
+
     def _config(self, request: ChatRequest) -> SessionConfig:
-        """The model's defaults with the request's settings, answering in text and without turn detection."""
+        """The model's defaults with the request's settings, without turn detection."""
         changes: dict[str, Any] = {
-            "modality": Modality.TEXT,
+            "modality": request.modality,
+            "output_format": AUDIO_FORMAT,
             "turn_detection": None,
             "transcription": None,
             "tools": request.tools,
             "tool_choice": request.tool_choice,
             "parallel_tool_calls": request.parallel_tool_calls,
         }
-        for name in ("instructions", "temperature", "max_output_tokens"):
+        for name in ("voice", "instructions", "temperature", "max_output_tokens"):
             value = getattr(request, name)
             if value is not None:
                 changes[name] = value

@@ -60,13 +60,14 @@ def create_app(
         await keys.admit(request)
 
     guarded = [Depends(authorised)]
+    chats = chat.Completions(engine)
     _add_operations(app, engine)
     _add_models(app, engine, guarded)
 
     @app.post("/v1/chat/completions", dependencies=guarded)
     async def completions(request: Request) -> Response:
         """Ordinary chat, streamed too, on the same engine and weights."""
-        return chat.answer(engine, await chat.read(request))
+        return await chats.answer(await chat.read(request))
 
     @app.post("/v1/realtime/client_secrets", dependencies=guarded)
     async def secret(request: Request) -> JSONResponse:

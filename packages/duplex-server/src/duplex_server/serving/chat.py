@@ -7,6 +7,7 @@ away. Mounted by :mod:`duplex_server.serving.app`. Uses the turn-based half of t
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import secrets
@@ -21,8 +22,9 @@ from starlette.requests import Request
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.model import StopReason, TokenUsage
 from duplex_core.wire import MAX_EVENT_BYTES
-from duplex_server.engine.chat import AsyncOmni, ChatDone, ChatEvent, ChatRequest, ChatText, ChatToolCall
+from duplex_server.engine.chat import AsyncOmni, ChatAudio, ChatDone, ChatEvent, ChatRequest, ChatText, ChatToolCall
 from duplex_server.serving import bodies
+from duplex_server.serving.chat_audio import Spoken, file_of
 from duplex_server.serving.chat_schema import ChatCompletionRequest, to_request
 from duplex_server.serving.errors import body_of, require_model, response_to
 
@@ -36,16 +38,25 @@ MAX_BODY_BYTES = MAX_EVENT_BYTES
 _SHAPE = 'a JSON object with at least "model" and "messages"'
 
 
-def answer(engine: AsyncOmni, body: ChatCompletionRequest) -> Response:
-    """The answer to a request; the work begins when it is sent.
+class Completions:
+    """Chat on one engine; knows what its spoken answers said."""
 
-    Raises:
-        DuplexError: another model, or something that cannot be served.
-    """
-    served = engine.served
-    require_model(served, body.model, param="model")
-    usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return _Answer(engine, to_request(body, served.capabilities), stream=body.stream, usage=usage)
+    def __init__(self, engine: AsyncOmni) -> None:
+        """Answer with ``engine``."""
+        self._engine = engine
+        self._spoken = Spoken()
+
+    async def answer(self, body: ChatCompletionRequest) -> Response:
+        """The answer to a request; the work begins when it is sent.
+
+        Raises:
+            DuplexError: another model, or something that cannot be served.
+        """
+        served = self._engine.served
+        require_model(served, body.model, param="model")
+        # Off the loop: a request may hold minutes of speech.
+        request = await asyncio.to_thread(to_request, body, served.capabilities, self._spoken)
+        return _Answer(self._engine, request, body, self._spoken)
 
 
 async def read(request: Request) -> ChatCompletionRequest:
@@ -95,12 +106,15 @@ class _Calls:
 class _Answer(Response):
     """An answer that is made while it is sent, and not a moment longer than its client stays."""
 
-    def __init__(self, engine: AsyncOmni, request: ChatRequest, *, stream: bool, usage: bool) -> None:
+    def __init__(self, engine: AsyncOmni, request: ChatRequest, body: ChatCompletionRequest, spoken: Spoken) -> None:
         super().__init__()
         self._engine = engine
         self._request = request
-        self._stream = stream
-        self._usage = usage
+        self._stream = body.stream
+        self._usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        self._spoken = spoken
+        self._audio = body.audio
+        self._audio_id = spoken.new_id()
         self._head: Json = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "created": int(time.time()),
@@ -121,26 +135,37 @@ class _Answer(Response):
                 await work
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        text, calls = "", _Calls()
+        text, calls, pcm = "", _Calls(), bytearray()
         done = ChatDone(reason=StopReason.DONE, usage=TokenUsage())
         try:
             async with contextlib.aclosing(self._engine.generate(self._request)) as events:
                 async for event in events:
-                    if isinstance(event, ChatText):
-                        text += event.text
-                    elif isinstance(event, ChatToolCall):
-                        calls.add(event)
-                    else:
-                        done = event
+                    match event:
+                        case ChatText():
+                            text += event.text
+                        case ChatAudio():
+                            pcm += event.pcm
+                        case ChatToolCall():
+                            calls.add(event)
+                        case ChatDone():
+                            done = event
         except DuplexError as exc:
             await response_to(exc.info)(scope, receive, send)
             return
         message: Json = {"role": "assistant", "content": text or None if calls.calls else text, "refusal": None}
+        if self._audio is not None and (text or pcm):
+            message |= {"content": None, "audio": await self._sound(text, bytes(pcm), self._audio.format)}
         if calls.calls:
             message["tool_calls"] = list(calls.calls.values())
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(done, calls)}
         body = {**self._head, "object": "chat.completion", "choices": [choice], "usage": _usage(done.usage)}
         await JSONResponse(body)(scope, receive, send)
+
+    async def _sound(self, transcript: str, pcm: bytes, kind: str) -> Json:
+        """The ``audio`` of a whole answer."""
+        data = await asyncio.to_thread(file_of, pcm, kind)
+        until = self._spoken.keep(self._audio_id, transcript)
+        return {"id": self._audio_id, "data": data, "expires_at": until, "transcript": transcript}
 
     async def _send_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._engine.generate(self._request)) as events:
@@ -159,22 +184,32 @@ class _Answer(Response):
 
     async def _chunks(self, first: ChatEvent, events: AsyncGenerator[ChatEvent]) -> AsyncGenerator[Json]:
         """The stream's objects, in order; a failure in mid-answer is the last of them."""
-        calls = _Calls()
+        calls, said = _Calls(), ""
         event: ChatEvent | None = first
-        yield self._chunk({"role": "assistant", "content": ""})
+        yield self._chunk({"role": "assistant", "content": "" if self._audio is None else None})
         try:
             while event is not None:
-                if isinstance(event, ChatText):
-                    yield self._chunk({"content": event.text})
-                elif isinstance(event, ChatToolCall):
-                    yield self._chunk({"tool_calls": [calls.add(event)]})
-                else:
-                    yield self._chunk({}, finish=_finish(event, calls))
-                    if self._usage:
-                        yield {**self._chunk(None), "usage": _usage(event.usage)}
+                match event:
+                    case ChatText(text=text):
+                        said += text
+                        yield self._chunk({"content": text} if self._audio is None else self._more(transcript=text))
+                    case ChatAudio(pcm=pcm):
+                        yield self._chunk(self._more(data=base64.b64encode(pcm).decode()))
+                    case ChatToolCall():
+                        yield self._chunk({"tool_calls": [calls.add(event)]})
+                    case ChatDone():
+                        if self._audio is not None and said:
+                            yield self._chunk({"audio": {"expires_at": self._spoken.keep(self._audio_id, said)}})
+                        yield self._chunk({}, finish=_finish(event, calls))
+                        if self._usage:
+                            yield {**self._chunk(None), "usage": _usage(event.usage)}
                 event = await anext(events, None)
         except DuplexError as exc:
             yield body_of(exc.info)
+
+    def _more(self, **fields: Any) -> Json:
+        """More of a spoken answer."""
+        return {"audio": {"id": self._audio_id, **fields}}
 
     def _chunk(self, delta: Json | None, finish: str | None = None) -> Json:
         choices = [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]

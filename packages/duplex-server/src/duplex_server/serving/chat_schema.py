@@ -14,20 +14,24 @@ import pydantic
 from pydantic import ConfigDict, Field
 
 from duplex_core.capabilities import Capabilities
-from duplex_core.config import FunctionTool, ToolChoice, ToolFunction, ToolMode
+from duplex_core.config import FunctionTool, Modality, ToolChoice, ToolFunction, ToolMode
 from duplex_core.errors import DuplexError, ErrorCode, refuse
 from duplex_core.items import (
     ContentPart,
     FunctionCallItem,
     FunctionCallOutputItem,
+    InputAudio,
     InputImage,
     InputText,
     Item,
     MessageItem,
+    OutputAudio,
     OutputText,
     Role,
 )
+from duplex_core.patch import OPENAI_VOICES
 from duplex_server.engine.chat import ChatRequest
+from duplex_server.serving.chat_audio import OUTPUT_FORMATS, Spoken, hear
 
 
 class _Body(pydantic.BaseModel):
@@ -55,7 +59,21 @@ class ImagePart(_Body):
     image_url: ImageUrl
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+class AudioData(_Body):
+    """Speech, as a file in base64."""
+
+    data: str
+    format: str
+
+
+class AudioPart(_Body):
+    """Speech in a message."""
+
+    type: Literal["input_audio"]
+    input_audio: AudioData
+
+
+Part = Annotated[TextPart | ImagePart | AudioPart, Field(discriminator="type")]
 
 
 class FunctionCall(_Body):
@@ -89,12 +107,22 @@ class UserMessage(_Body):
     name: str | None = None
 
 
+class SpokenAnswer(_Body):
+    """An earlier answer that was spoken: by its id, or with all that was told of it then."""
+
+    id: str
+    transcript: str | None = None
+    data: str | None = None
+    expires_at: int | None = None
+
+
 class AssistantMessage(_Body):
     """What the assistant said, and the tools that it called."""
 
     role: Literal["assistant"]
     content: str | list[TextPart] | None = None
     tool_calls: list[AskedCall] | None = None
+    audio: SpokenAnswer | None = None
     name: str | None = None
     refusal: str | None = None
 
@@ -146,6 +174,19 @@ class StreamOptions(_Body):
     include_obfuscation: bool | None = None
 
 
+class VoiceId(_Body):
+    """A voice in the long form."""
+
+    id: str
+
+
+class AudioOutput(_Body):
+    """How an answer is spoken."""
+
+    voice: str | VoiceId
+    format: str
+
+
 class ChatCompletionRequest(_Body):
     """The body of a chat request."""
 
@@ -159,6 +200,8 @@ class ChatCompletionRequest(_Body):
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    modalities: list[Literal["text", "audio"]] | None = None
+    audio: AudioOutput | None = None
     # known, and without influence on the answer
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -176,7 +219,6 @@ class ChatCompletionRequest(_Body):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     seed: int | None = None
-    modalities: list[str] | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
 
@@ -191,15 +233,23 @@ _NOTHING_ASKED: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "seed": (),
-    "modalities": (["text"],),
     "response_format": ({"type": "text"},),
     "reasoning_effort": ("none",),
 }
 """Fields that cannot be served, with the values that ask for nothing; absent and ``null`` ask for nothing anyway."""
 
 
-def to_request(body: ChatCompletionRequest, can: Capabilities) -> ChatRequest:
-    """What the engine is asked for.
+_SPOKEN_IN = OPENAI_VOICES | {"fable", "nova", "onyx"}
+"""Voices of OpenAI's, which stock clients name unasked: each means the default voice."""
+
+
+def to_request(body: ChatCompletionRequest, can: Capabilities, spoken: Spoken) -> ChatRequest:
+    """What the engine is asked for. Decodes the speech that the request holds, which takes its time.
+
+    Args:
+        body: the request.
+        can: what the served model can do.
+        spoken: earlier answers.
 
     Raises:
         DuplexError: a field that cannot be served, by name.
@@ -214,12 +264,14 @@ def to_request(body: ChatCompletionRequest, can: Capabilities) -> ChatRequest:
         raise _unserved("tools", "the served model has no tools; leave them out")
     instructions, messages = _split_instructions(body.messages)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    history = tuple(item for index, message in messages for item in _items(message, index, can))
+    history = tuple(item for index, message in messages for item in _Reader(can, spoken, index).items(message))
     if not history:
         message = "messages must hold something to answer besides instructions"
         raise refuse(ErrorCode.INVALID_VALUE, message, param="messages")
     return ChatRequest(
         history=history,
+        modality=Modality.AUDIO if body.modalities and "audio" in body.modalities else Modality.TEXT,
+        voice=_voice(body, can),
         instructions=instructions,
         tools=tuple(_tool(tool) for tool in body.tools or ()),
         tool_choice=_choice(body),
@@ -242,37 +294,100 @@ def _split_instructions(messages: list[Message]) -> tuple[str | None, list[tuple
     return "\n\n".join(texts) if texts else None, list(enumerate(messages))[opening:]
 
 
-def _items(message: Message, index: int, can: Capabilities) -> Iterator[Item]:
-    place = f"messages[{index}]"
-    match message:
-        case SystemMessage():
-            yield MessageItem(role=Role.SYSTEM, content=(InputText(text=_text(message.content)),))
-        case UserMessage():
-            yield MessageItem(role=Role.USER, content=tuple(_user_parts(message, place, can)))
-        case ToolMessage():
-            yield FunctionCallOutputItem(call_id=message.tool_call_id, output=_text(message.content))
-        case AssistantMessage():
-            text = _text(message.content)
-            if text:
-                yield MessageItem(role=Role.ASSISTANT, content=(OutputText(text=text),))
-            for call in message.tool_calls or ():
-                yield FunctionCallItem(name=call.function.name, arguments=call.function.arguments, call_id=call.id)
+class _Reader:
+    """Reads one message."""
 
+    def __init__(self, can: Capabilities, spoken: Spoken, index: int) -> None:
+        self._can = can
+        self._spoken = spoken
+        self._index = index
+        self._place = f"messages[{index}]"
 
-def _user_parts(message: UserMessage, place: str, can: Capabilities) -> Iterator[ContentPart]:
-    if isinstance(message.content, str):
-        yield InputText(text=message.content)
-        return
-    for index, part in enumerate(message.content):
-        if isinstance(part, TextPart):
-            yield InputText(text=part.text)
-            continue
-        if not can.image_input:
-            raise _unserved(f"{place}.content[{index}]", "the served model cannot see; send text only")
+    def items(self, message: Message) -> Iterator[Item]:
+        """What the message is in a conversation."""
+        match message:
+            case SystemMessage():
+                yield MessageItem(role=Role.SYSTEM, content=(InputText(text=_text(message.content)),))
+            case UserMessage():
+                yield MessageItem(id=f"item_{self._index}", role=Role.USER, content=tuple(self._user_parts(message)))
+            case ToolMessage():
+                yield FunctionCallOutputItem(call_id=message.tool_call_id, output=_text(message.content))
+            case AssistantMessage():
+                yield from self._answer(message)
+
+    def _answer(self, message: AssistantMessage) -> Iterator[Item]:
+        parts: list[ContentPart] = []
+        if message.audio is not None:
+            said = message.audio.transcript
+            if said is None:
+                said = self._spoken.transcript(message.audio.id, self._place)
+            parts.append(OutputAudio(transcript=said))
+        text = _text(message.content)
+        if text:
+            parts.append(OutputText(text=text))
+        if parts:
+            yield MessageItem(role=Role.ASSISTANT, content=tuple(parts))
+        for call in message.tool_calls or ():
+            yield FunctionCallItem(name=call.function.name, arguments=call.function.arguments, call_id=call.id)
+
+    def _user_parts(self, message: UserMessage) -> Iterator[ContentPart]:
+        if isinstance(message.content, str):
+            yield InputText(text=message.content)
+            return
+        for index, part in enumerate(message.content):
+            place = f"{self._place}.content[{index}]"
+            match part:
+                case TextPart():
+                    yield InputText(text=part.text)
+                case AudioPart():
+                    if not self._can.chat_audio_input:
+                        raise _unserved(place, "the served model hears no speech in chat requests; send text")
+                    sound = part.input_audio
+                    yield InputAudio(
+                        audio=hear(sound.data, sound.format, self._can.input_rate_hz, f"{place}.input_audio")
+                    )
+                case ImagePart():
+                    yield self._picture(part, place)
+
+    def _picture(self, part: ImagePart, place: str) -> InputImage:
+        if not self._can.chat_image_input:
+            raise _unserved(place, "the served model sees no pictures in chat requests; send text")
         if not part.image_url.url.startswith("data:image/"):
-            message_text = "an image must be a data: URL; this server fetches nothing"
-            raise refuse(ErrorCode.INVALID_VALUE, message_text, param=f"{place}.content[{index}].image_url.url")
-        yield InputImage(image_url=part.image_url.url, detail=part.image_url.detail)
+            message = "an image must be a data: URL; this server fetches nothing"
+            raise refuse(ErrorCode.INVALID_VALUE, message, param=f"{place}.image_url.url")
+        return InputImage(image_url=part.image_url.url, detail=part.image_url.detail)
+
+
+def _voice(body: ChatCompletionRequest, can: Capabilities) -> str | None:
+    """The voice of the answer, if it is to be spoken; ``None`` is the model's default.
+
+    Raises:
+        DuplexError: it cannot be spoken so.
+    """
+    wanted, audio = bool(body.modalities and "audio" in body.modalities), body.audio
+    if not wanted:
+        if audio is not None:
+            message = 'audio says how the answer is spoken, but modalities does not ask for "audio"; add it, or leave audio out'
+            raise refuse(ErrorCode.INVALID_VALUE, message, param="audio")
+        return None
+    if not can.chat_audio_output:
+        raise _unserved("modalities", 'the served model speaks no answers to chat requests; ask for ["text"]')
+    if audio is None:
+        message = "audio is missing: it says in which voice and format the answer is spoken"
+        raise refuse(ErrorCode.INVALID_VALUE, message, param="audio")
+    if audio.format not in OUTPUT_FORMATS:
+        message = f"an answer cannot be given as {audio.format!r} here; use one of: {', '.join(OUTPUT_FORMATS)}"
+        raise _unserved("audio.format", message)
+    if body.stream and audio.format != "pcm16":
+        raise _unserved("audio.format", "the speech of a stream comes as pcm16; ask for that, or do not stream")
+    name = audio.voice.id if isinstance(audio.voice, VoiceId) else audio.voice
+    if name in can.voices:
+        return name
+    if name not in _SPOKEN_IN:
+        served = ", ".join(can.voices) or "none to choose from"
+        message = f"there is no voice {name!r}; the served model has: {served}"
+        raise refuse(ErrorCode.INVALID_VALUE, message, param="audio.voice")
+    return None
 
 
 def _text(content: str | list[TextPart] | None) -> str:
