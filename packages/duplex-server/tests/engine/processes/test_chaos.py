@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -60,13 +61,12 @@ class Somebody:
                 self.open.discard(news.request_id)
         self.changed.set()
 
-    async def until(self, so: str) -> None:
-        """Wait until nothing is open, or it is lost."""
+    async def until_answered(self) -> None:
+        """Wait until nothing is open any more; what is lost is not."""
         async with asyncio.timeout(60):
-            while self.open and not self.lost:
+            while self.open:
                 self.changed.clear()
                 await self.changed.wait()
-        assert not self.open, so
 
 
 class Load:
@@ -130,7 +130,7 @@ class Load:
             else:
                 me.ask(self.random.choice(["exit", "raise"]))
             if self.random.random() < 0.5:
-                await me.until("a request that is neither answered nor lost")
+                await me.until_answered()
 
     async def kill(self, pool: Pool) -> None:
         """Processes die in whatever state they are."""
@@ -143,26 +143,35 @@ class Load:
 
 
 async def whole_again(pool: Pool, load: Load) -> None:
-    """Every seat of every replica can be taken and works, and no more than those."""
-    probes: list[Somebody] = []
+    """Every seat of every replica can be taken and works, and no more than those; as soon as nobody is dying any more."""
     async with asyncio.timeout(60):
-        while len(probes) < REPLICAS * SESSIONS:
+        for attempt in itertools.count():
+            probes = [Somebody(f"probe-{attempt}-{seat}", pool, Purpose.SESSION) for seat in range(REPLICAS * SESSIONS)]
+            load.all |= {probe.name: probe for probe in probes}
             try:
-                name = f"probe-{len(probes)}"
-                pool.place(name)
-            except DuplexError:
-                await asyncio.sleep(0.05)  # replicas are still being started
-            else:
-                probes.append(Somebody(name, pool, Purpose.SESSION))
-                load.all[name] = probes[-1]
+                if await all_answered(pool, probes):
+                    return
+            finally:
+                for probe in probes:
+                    pool.release(probe.name)
+                    del load.all[probe.name]
+            await asyncio.sleep(0.1)
+
+
+async def all_answered(pool: Pool, probes: list[Somebody]) -> bool:
+    """Whether there is a seat for each, and each gets its answer."""
+    try:
+        for probe in probes:
+            pool.place(probe.name)
+    except DuplexError:
+        return False  # not all replicas are up
     with pytest.raises(DuplexError):
         pool.place("one more")
     for probe in probes:
         probe.ask("count")
     for probe in probes:
-        await probe.until("a probe")
-        assert not probe.lost
-        pool.release(probe.name)
+        await probe.until_answered()
+    return not any(probe.lost for probe in probes)
 
 
 async def test_killing_at_random_breaks_no_promise_and_leaves_nothing() -> None:
