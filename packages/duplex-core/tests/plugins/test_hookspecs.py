@@ -22,7 +22,7 @@ from duplex_core.model import EndTurn, Respond, ResponseCause, Speak
 from duplex_core.observers import ObservedSession
 from duplex_core.plugins import SPEC_TYPES, PluginHost, load_plugins
 from duplex_core.spec import Checkpoint, NoOptions, SessionContext
-from duplex_core.stages import Lane, StageOutput, StageReply, StageRequest, StageSpec
+from duplex_core.stages import Lane, StageOutput, StageNews, StageRequest, StageSpec
 from duplex_core.testing.examples import EVENT_EXAMPLES
 from duplex_core.testing.stages import make_worker
 from duplex_core.transcribing import Recognize, Recognized
@@ -91,7 +91,7 @@ def observers_work(host: PluginHost, _folder: Path, caplog: pytest.LogCaptureFix
 
 def runtimes_work(host: PluginHost, folder: Path, _log: object) -> None:
     (folder / "worker_of_the_example.py").write_text("def make(by):\n    return lambda payload: payload * by\n")
-    replies: list[StageReply] = []
+    replies: list[StageNews] = []
     stage = StageSpec(name="scale", factory="worker_of_the_example:make", runtime="direct", options={"by": 3})
     request = StageRequest(stage="scale", request_id="q", fence=FENCE, lane=Lane.OUTPUT, payload=5)
 
