@@ -145,11 +145,13 @@ class Player:
         self._unobserve()
         for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._tasks)
-        now_ms = self._clock.now_ms()
-        for response_id in list(self._tracks):
-            self._silence(response_id, now_ms)
-            self._finish(response_id, now_ms)
+        try:
+            await asyncio.wait(self._tasks)
+        finally:  # a sink gets what was heard also when the leaving is cancelled
+            now_ms = self._clock.now_ms()
+            for response_id in list(self._tracks):
+                self._silence(response_id, now_ms)
+                self._finish(response_id, now_ms)
         for task in self._tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
