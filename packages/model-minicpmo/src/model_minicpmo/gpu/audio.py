@@ -118,6 +118,11 @@ class AudioFrontEnd:
             block=int(config.audio_chunk_length * SAMPLE_RATE / HOP / 2),
         )
 
+    @property
+    def shortest_clip(self) -> int:
+        """How many samples a clip needs for one embedding."""
+        return (2 * self.pool - 2) * HOP + 1
+
     def open(self) -> AudioStream:
         """Begin a stream: take memory for its cache."""
         return AudioStream(cache=KvCache(self.encoder.config, self.encoder.conv1.weight))
@@ -179,8 +184,9 @@ class AudioFrontEnd:
             if hidden.shape[1] >= self.pool:
                 pieces.append(EncodedAudio(embeds=self._project(hidden)[0], mel=mel, hidden=hidden))
         if not pieces:
-            needed = (2 * self.pool - 2) * HOP + 1
-            raise ValueError(f"a clip of {samples.shape[0]} samples is too short: one embedding needs {needed}")
+            raise ValueError(
+                f"a clip of {samples.shape[0]} samples is too short: one embedding needs {self.shortest_clip}"
+            )
         return replace(pieces[-1], embeds=torch.cat([piece.embeds for piece in pieces]))
 
     def _take(self, stream: AudioStream, samples: Tensor) -> tuple[AudioStream, Tensor]:
