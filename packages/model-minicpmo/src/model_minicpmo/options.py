@@ -65,7 +65,7 @@ class SessionOptions(pydantic.BaseModel):
 
     reference_audio: Annotated[str | None, pydantic.AfterValidator(_wav)] = None
     system_prompt: str | None = pydantic.Field(default=None, max_length=20_000)
-    forced_listen: int = pydantic.Field(default=3, ge=0, le=60)
+    forced_listen: int = pydantic.Field(default=0, ge=0, le=60)
     greedy: bool = False
     temperature: float = pydantic.Field(default=0.7, gt=0.0, le=2.0)
     top_k: int = pydantic.Field(default=20, ge=0, le=1000)

@@ -221,7 +221,7 @@ class MiniCPMOSession:
                 taken_in=self._taken_in,
                 forced_listen=self._options.forced_listen,
                 interrupted=cut.interrupted,
-                asked=cut.asked,
+                asked=cut.asked and self._asked,
             )
         )
         orders = Orders(
@@ -326,15 +326,15 @@ class MiniCPMOSession:
         """A unit, or the opening, was not to be had: without an opening, or with a full context, there is no going on."""
         if failure.request_id in (OPEN_ID, VOICE_ID) or failure.error.code is ErrorCode.CONTEXT_FULL:
             return (m.Fatal(error=failure.error),)
-        cut = self._thinking
+        cut, turn = self._thinking, self._turn
         told: list[m.ModelOutput] = []
-        if cut is not None and failure.request_id == f"unit-{cut.serial}":
+        undecided = cut is not None and failure.request_id == f"unit-{cut.serial}"
+        if undecided:
             self._thinking = None
-            if cut.asked and self._asked and not self._void(cut):
-                self._asked = False
-                told.append(m.Failed(fence=cut.fence, error=failure.error))
-        turn = self._turn
-        if turn is not None and failure.request_id in turn.sounding:
+        if turn is not None and (undecided or failure.request_id in turn.sounding):
             self._give_up()
             told.append(m.Failed(fence=turn.fence, error=failure.error))
+        elif cut is not None and undecided and cut.asked and self._asked and not self._void(cut):
+            self._asked = False
+            told.append(m.Failed(fence=cut.fence, error=failure.error))
         return (*told, *self._think())

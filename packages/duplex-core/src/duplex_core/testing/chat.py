@@ -30,6 +30,8 @@ from duplex_core.model import (
     Submit,
     TokenUsage,
     ToolCall,
+    TranscriptFailed,
+    UserTranscript,
     WakeAt,
 )
 from duplex_core.spec import Checkpoint, ModelSpec, SessionContext
@@ -105,5 +107,7 @@ def _take(answer: ChatAnswer, output: ModelOutput) -> None:
             answer.error = error
         case WakeAt(at_ms=at_ms):
             assert at_ms is None, "a chat request waits for no timer: nobody listens to its pace"
+        case UserTranscript() | TranscriptFailed():
+            pass  # what was recognised is for conversations
         case _:
             raise AssertionError(f"a chat request cannot be answered with {type(output).__name__}")

@@ -79,10 +79,10 @@ class UnitOrder(msgspec.Struct, frozen=True, kw_only=True):
 def for_unit(view: UnitView) -> UnitOrder:
     """Say what is ordered of the next unit.
 
-    After an interruption it is made to listen and to close the turn. An answer that is waited for wins over the listening at the
-    beginning: who asks for an answer has not to be listened to first.
+    After an interruption it is made to listen and to close the turn. Listening at the beginning wins over an answer that is waited
+    for, which then ends in listening.
     """
     if view.interrupted:
         return UnitOrder(forced=True, ends_turn=True, asked=False)
-    forced = view.taken_in < view.forced_listen and not view.asked
-    return UnitOrder(forced=forced, ends_turn=False, asked=view.asked)
+    forced = view.taken_in < view.forced_listen
+    return UnitOrder(forced=forced, ends_turn=False, asked=view.asked and not forced)

@@ -18,7 +18,7 @@ from duplex_core.events import (
 )
 from duplex_core.items import Item, MessageItem, Role, item_text
 from duplex_core.model import Interrupted, Respond
-from duplex_core.stages import Lane, StageFailed
+from duplex_core.stages import Lane, StageFailed, StageRequest
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.invariants import MADE
 from duplex_core.testing.stages import StageHost
@@ -117,8 +117,9 @@ class Interruption(Subject):
             pytest.skip("the model has no stages")
         driver = self.open(host)
         self.say(driver)
-        driver.run_until(lambda: any(each.lane is Lane.OUTPUT for each in driver.exchange.open_requests))
-        request = next(each for each in driver.exchange.open_requests if each.lane is Lane.OUTPUT)
+        driver.run_until(lambda: self._work_for_the_answer(driver) is not None)
+        request = self._work_for_the_answer(driver)
+        assert request is not None
         cause = error(ErrorCode.ENGINE_ERROR, "the test broke this request")
         driver.reply(
             StageFailed(
@@ -132,6 +133,15 @@ class Interruption(Subject):
         done = self.answer(driver)
         assert done.response.status is ResponseStatus.FAILED
         self.still_works(driver)
+
+    @staticmethod
+    def _work_for_the_answer(driver: ConversationDriver) -> StageRequest | None:
+        """A request whose failure is the answer's: one of its lane, or the one that decides on the question."""
+        asked = driver.heard_by_model(Respond)
+        for request in driver.exchange.open_requests:
+            if request.lane is Lane.OUTPUT or (asked and request.fence == asked[-1].fence):
+                return request
+        return None
 
     def test_a_worker_stops_soon_after_it_is_told_to(self, host: StageHost) -> None:
         driver = self.open(host)
