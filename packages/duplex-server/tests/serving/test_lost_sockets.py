@@ -137,3 +137,44 @@ async def test_a_client_that_breaks_the_protocol_in_mid_answer_is_one_that_was_l
     await eventually(lambda: served.engine.sessions.detached == 1)
     assert served.engine.sessions.taken == 1
     assert not caplog.records
+
+
+LONG = b"x" * 10_000
+HANDSHAKES = {
+    "many cookies": HANDSHAKE[:-2] + b"Cookie: " + LONG + b"\r\n\r\n",
+    "a long key": HANDSHAKE[:-2] + b"Authorization: Bearer " + LONG + b"\r\n\r\n",
+    "a body": HANDSHAKE[:-2] + b"Content-Length: 2\r\n\r\n{}",
+}
+
+
+@pytest.mark.parametrize("name", HANDSHAKES)
+async def test_a_handshake_that_cannot_be_read_is_answered(served: Any, name: str) -> None:
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(HANDSHAKES[name])
+        answer = await reader.read()
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    told = json.loads(body)["error"]
+    assert told["type"] == "invalid_request_error"
+    assert "the WebSocket handshake cannot be read" in told["message"]
+    assert served.engine.sessions.taken == 0
+
+
+@pytest.mark.parametrize("endless", [b"X-Long: ", b"GET /" + LONG], ids=["a header", "an address"])
+async def test_a_request_that_never_ends_is_given_up(served: Any, endless: bytes) -> None:
+    """Whatever is asked for, and long before it has cost much memory."""
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(endless if endless.startswith(b"GET") else b"GET /health HTTP/1.1\r\n" + endless)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                writer.write(LONG)
+                await writer.drain()
+        answer = b""
+        with contextlib.suppress(ConnectionError):
+            answer = await reader.read()
+        writer.close()
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+    await eventually(lambda: not served.server.server_state.connections)
