@@ -21,18 +21,16 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
 """A time or duration in milliseconds."""
 
 
-class SessionUpdate(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="session.update",
-):
+class ClientCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What every command has. ``event_id`` is the client's own name for it, for answers that are about it."""
+
+    event_id: str | None = None
+
+
+class SessionUpdate(ClientCommand, frozen=True, kw_only=True, tag="session.update"):
     """Patch the session's configuration, wholly or not at all."""
 
     session: SessionPatch
-    event_id: str | None = None
 
 
 class VideoFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -42,21 +40,13 @@ class VideoFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     at_ms: Milliseconds | None = None
 
 
-class InputAudioBufferAppend(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="input_audio_buffer.append",
-):
+class InputAudioBufferAppend(ClientCommand, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
     """More of the user's audio, in the session's input format unless ``format`` or ``sample_rate_hz`` say otherwise.
 
     ``is_speech`` is the client's own verdict on this audio; ``duration_ms``, when given, must agree with the audio.
     """
 
     audio: bytes
-    event_id: str | None = None
     is_speech: bool | None = None
     video_frames: tuple[VideoFrame, ...] = ()
     duration_ms: Milliseconds | None = None
@@ -64,144 +54,64 @@ class InputAudioBufferAppend(
     sample_rate_hz: Count | None = None
 
 
-class InputAudioBufferCommit(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="input_audio_buffer.commit",
-):
+class InputAudioBufferCommit(ClientCommand, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
     """The buffered audio is a turn. ``is_speech: false`` declares it silence: no turn; ``response_create`` asks for an answer."""
 
-    event_id: str | None = None
     final: bool | None = None
     response_create: bool | None = None
     is_speech: bool | None = None
 
 
-class InputAudioBufferClear(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="input_audio_buffer.clear",
-):
+class InputAudioBufferClear(ClientCommand, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
     """Forget the buffered audio."""
 
-    event_id: str | None = None
     final: bool | None = None
 
 
-class ConversationItemCreate(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="conversation.item.create",
-):
+class ConversationItemCreate(ClientCommand, frozen=True, kw_only=True, tag="conversation.item.create"):
     """Put an item into the history: at the end, after ``previous_item_id``, or first when that is ``"root"``."""
 
     item: Item
     previous_item_id: str | None = None
-    event_id: str | None = None
 
 
-class ConversationItemRetrieve(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="conversation.item.retrieve",
-):
+class ConversationItemRetrieve(ClientCommand, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
     """Ask for an item as the history holds it."""
 
     item_id: str
-    event_id: str | None = None
 
 
-class ConversationItemTruncate(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="conversation.item.truncate",
-):
+class ConversationItemTruncate(ClientCommand, frozen=True, kw_only=True, tag="conversation.item.truncate"):
     """The user heard the answer only up to ``audio_end_ms``."""
 
     item_id: str
     content_index: Count
     audio_end_ms: Count
-    event_id: str | None = None
 
 
-class ConversationItemDelete(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="conversation.item.delete",
-):
+class ConversationItemDelete(ClientCommand, frozen=True, kw_only=True, tag="conversation.item.delete"):
     """Take an item out of the history."""
 
     item_id: str
-    event_id: str | None = None
 
 
-class ResponseCreate(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="response.create",
-):
+class ResponseCreate(ClientCommand, frozen=True, kw_only=True, tag="response.create"):
     """Ask for an answer now."""
 
     response: ResponseParams | None = None
-    event_id: str | None = None
 
 
-class ResponseCancel(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="response.cancel",
-):
+class ResponseCancel(ClientCommand, frozen=True, kw_only=True, tag="response.cancel"):
     """Stop the running answer, or only the one named."""
 
     response_id: str | None = None
-    event_id: str | None = None
 
 
-class OutputAudioBufferClear(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="output_audio_buffer.clear",
-):
+class OutputAudioBufferClear(ClientCommand, frozen=True, kw_only=True, tag="output_audio_buffer.clear"):
     """Drop the output audio that has not been heard, also when generation has finished."""
 
-    event_id: str | None = None
 
-
-class PlaybackAck(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="playback.ack",
-):
+class PlaybackAck(ClientCommand, frozen=True, kw_only=True, tag="playback.ack"):
     """How much of an answer the user has heard, in ms from its beginning. ``truncate`` says that no more will be played."""
 
     played_ms: Milliseconds
@@ -209,15 +119,11 @@ class PlaybackAck(
     response_id: str | None = None
     item_id: str | None = None
     truncate: bool = False
-    event_id: str | None = None
 
 
-class BargeIn(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="barge_in"
-):
+class BargeIn(ClientCommand, frozen=True, kw_only=True, tag="barge_in"):
     """The client's own detector says that the user talks over the answer."""
 
-    event_id: str | None = None
     played_ms: Milliseconds | None = None
 
 
@@ -228,102 +134,44 @@ class TurnSignalKind(enum.Enum):
     END = "end"
 
 
-class TurnSignal(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="turn.signal",
-):
+class TurnSignal(ClientCommand, frozen=True, kw_only=True, tag="turn.signal"):
     """The user's turn begins or ends, as the client's own turn-taking sees it."""
 
     signal: TurnSignalKind
-    event_id: str | None = None
 
 
-class InputCancel(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="input.cancel",
-):
+class InputCancel(ClientCommand, frozen=True, kw_only=True, tag="input.cancel"):
     """Withdraw the user's unfinished input: the buffer and any text streamed in."""
 
-    event_id: str | None = None
 
-
-class InputTextAppend(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="input.text.append",
-):
+class InputTextAppend(ClientCommand, frozen=True, kw_only=True, tag="input.text.append"):
     """Stream text into a model that takes it while it listens."""
 
     text: str
-    event_id: str | None = None
 
 
-class SessionHeartbeat(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="session.heartbeat",
-):
+class SessionHeartbeat(ClientCommand, frozen=True, kw_only=True, tag="session.heartbeat"):
     """The client is alive."""
 
-    event_id: str | None = None
 
-
-class SessionEventAck(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="session.event_ack",
-):
+class SessionEventAck(ClientCommand, frozen=True, kw_only=True, tag="session.event_ack"):
     """Everything up to ``server_event_seq`` has arrived and need not be replayed."""
 
     server_event_seq: Count
-    event_id: str | None = None
 
 
-class SessionResume(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="session.resume",
-):
+class SessionResume(ClientCommand, frozen=True, kw_only=True, tag="session.resume"):
     """Attach this socket to a session that lost its own."""
 
     session_id: str
     resume_token: str
     last_server_event_seq: Count = 0
-    event_id: str | None = None
 
 
-class SessionClose(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="session.close",
-):
+class SessionClose(ClientCommand, frozen=True, kw_only=True, tag="session.close"):
     """Hang up. Idempotent."""
 
     reason: str | None = None
-    event_id: str | None = None
 
 
 Command = (

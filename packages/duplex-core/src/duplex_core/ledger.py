@@ -44,6 +44,15 @@ class PlaybackLedger(msgspec.Struct, frozen=True, kw_only=True):
         """``ms`` more of what was made went to the client."""
         return msgspec.structs.replace(self, sent_ms=min(self.generated_ms, self.sent_ms + ms))
 
+    def give_out(self, ms: float) -> PlaybackLedger:
+        """``ms`` more were made and went to the client at once."""
+        return PlaybackLedger(
+            generated_ms=self.generated_ms + ms,
+            sent_ms=self.sent_ms + ms,
+            played_ms=self.played_ms,
+            committed_ms=self.committed_ms,
+        )
+
     def play(self, until_ms: float) -> PlaybackLedger:
         """The client heard it up to ``until_ms``; an older or an impossible figure changes nothing beyond what is possible."""
         return msgspec.structs.replace(self, played_ms=max(self.played_ms, min(self.sent_ms, until_ms)))

@@ -61,3 +61,56 @@ async def test_what_must_get_in_gets_in_and_counts() -> None:
     assert [await box.get() for _ in range(6)] == list("abcdef")
     assert (before, box.crowded) == (True, False)
     assert box.offer("g", 1)
+
+
+async def test_what_comes_one_at_a_time_is_taken_at_once_and_whoever_brings_many_waits_for_the_loop() -> None:
+    box: Mailbox[int] = Mailbox(max_entries=100, max_bytes=100)
+    taken: list[int] = []
+
+    def take(entry: int) -> bool:
+        taken.append(entry)
+        assert not box.hand(-1), "what comes while an entry is being taken waits"
+        return entry == 99
+
+    assert not box.hand(0), "nobody serves yet"
+    serving = asyncio.create_task(box.serve(take))
+    await asyncio.sleep(0)
+    handed = 0
+    while box.hand(handed):
+        handed += 1
+    assert taken == list(range(handed))
+    assert 1 <= handed <= 50
+    box.put(50)
+    assert not box.hand(51), "the order stays"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert taken[-1] == 50
+    assert box.hand(99)
+    async with asyncio.timeout(5):
+        await serving
+    assert not box.hand(100)
+    assert taken[-1] == 99
+
+
+async def test_who_serves_sees_the_loop_run_between_many_entries() -> None:
+    box: Mailbox[int] = Mailbox(max_entries=1000, max_bytes=1000)
+    seen: list[int] = []
+    for each in range(100):
+        box.put(each)
+    serving = asyncio.create_task(box.serve(lambda entry: entry == 99))
+    while not serving.done():
+        seen.append(len(box))
+        await asyncio.sleep(0)
+    assert len(seen) > 5
+
+
+async def test_when_serving_is_cancelled_entries_wait() -> None:
+    box: Mailbox[int] = Mailbox(max_entries=10, max_bytes=10)
+    serving = asyncio.create_task(box.serve(lambda entry: False))
+    await asyncio.sleep(0)
+    serving.cancel()
+    assert not box.hand(1)
+    await asyncio.gather(serving, return_exceptions=True)
+    assert not box.hand(1)
+    box.put(1)
+    assert await box.get() == 1

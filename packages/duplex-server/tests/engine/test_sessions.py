@@ -40,7 +40,7 @@ from duplex_core.model import Closed, Configured, ModelInput, ModelOutput, Respo
 from duplex_core.observers import ObservedSession, SessionObserverSpec
 from duplex_core.patch import SessionPatch
 from duplex_core.stages import Lane, StageRequest
-from duplex_server.engine import runner as runner_module
+from duplex_server.engine import mailbox as mailbox_module
 from duplex_server.engine.outbox import MAX_EVENTS
 from duplex_server.engine.served import ModelUnavailable
 from duplex_server.engine.stages.host import StageStartError
@@ -311,13 +311,14 @@ async def test_a_cancel_drops_what_was_not_sent_and_stops_the_stage(engine_of: A
 async def test_a_session_whose_commands_take_long_lets_others_run_after_each(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "TURN_S", 0.0)
+    monkeypatch.setattr(mailbox_module, "TURN_S", 0.0)
     handle = await engine.open_session()
     outbox = engine.sessions.get(handle.session_id).outbox
     await asyncio.sleep(0)
     told = [len(outbox)]
     for _ in range(6):
         handle.offer(SessionHeartbeat())
+        told.append(len(outbox))
     while told[-1] < told[0] + 6:
         await asyncio.sleep(0)
         told.append(len(outbox))

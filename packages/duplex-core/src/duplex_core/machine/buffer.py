@@ -61,7 +61,9 @@ class InputBuffer:
 
     def drop_before(self, ms: float) -> None:
         """Forget what lies before ``ms``."""
-        count = min(max(0, self._samples(ms) - self._start), self._size // PCM16_BYTES_PER_SAMPLE)
+        count = min(self._samples(ms) - self._start, self._size // PCM16_BYTES_PER_SAMPLE)
+        if count <= 0:
+            return
         self._start += count
         surplus = count * PCM16_BYTES_PER_SAMPLE
         self._size -= surplus

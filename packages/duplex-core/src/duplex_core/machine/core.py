@@ -15,7 +15,7 @@ from duplex_core.events import Event, SessionView, session_view
 from duplex_core.fence import Fence
 from duplex_core.machine.heard import Playback
 from duplex_core.machine.history import History
-from duplex_core.machine.io import Effect, SetTimer, Step, Tell
+from duplex_core.machine.io import NOTHING, Effect, SetTimer, Step, Tell
 from duplex_core.machine.semantic import Pause, detector_settings
 from duplex_core.machine.table import Hearing, Lanes
 from duplex_core.model import Configured, ModelInput
@@ -37,6 +37,8 @@ class Core:
         self.session_id = session_id
         self.config = config
         self.capabilities = capabilities
+        self.streams = capabilities.turn_policy is TurnPolicy.MODEL
+        """Whether the model hears everything as it comes and takes its turns itself."""
         self.check_options = check_options
         self.attachment_generation = attachment_generation
         self.fence = Fence(session_id=session_id)
@@ -54,17 +56,15 @@ class Core:
     @property
     def server_vad(self) -> ServerVad | None:
         """How the speech detector is followed now, if one listens: under ``semantic_vad`` by what is known of the pause."""
-        return detector_settings(self.config.turn_detection, self.open_pause)
+        detection = self.config.turn_detection
+        if detection is None or isinstance(detection, ServerVad):
+            return detection
+        return detector_settings(detection, self.open_pause)
 
     @property
     def open_pause(self) -> Pause | None:
         """What is known of the pause that lasts now, if there is one that was looked into."""
         return self.pause if self.lanes.hearing is Hearing.PAUSED else None
-
-    @property
-    def streams(self) -> bool:
-        """Whether the model hears everything as it comes and takes its turns itself."""
-        return self.capabilities.turn_policy is TurnPolicy.MODEL
 
     def new_id(self, kind: str) -> str:
         """A fresh id: the kind, the session and a counter, so that the same inputs give the same ids.
@@ -100,8 +100,19 @@ class Core:
         self.configured = True
         self.perform(Tell(event=Configured(config=self.config, fence=self.fence)))
 
+    def gathered(self) -> tuple[int, int]:
+        """How much has been gathered since the last step, for :meth:`withdraw`."""
+        return len(self._events), len(self._effects)
+
+    def withdraw(self, gathered: tuple[int, int]) -> None:
+        """Forget what was gathered beyond ``gathered``."""
+        events, effects = gathered
+        del self._events[events:], self._effects[effects:]
+
     def take_step(self) -> Step:
         """What has been gathered since the last call."""
+        if not self._events and not self._effects:
+            return NOTHING
         step = Step(events=tuple(self._events), effects=tuple(self._effects))
         self._events.clear()
         self._effects.clear()

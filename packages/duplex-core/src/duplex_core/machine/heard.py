@@ -54,7 +54,10 @@ class Playback:
     @property
     def ends_at_ms(self) -> float:
         """When the last of what was sent will have been heard."""
-        return max((track.ends_at_ms for track in self._tracks), default=0.0)
+        ends_at_ms = 0.0
+        for track in self._tracks:
+            ends_at_ms = max(ends_at_ms, track.ends_at_ms)
+        return ends_at_ms
 
     @property
     def due_ms(self) -> float | None:
@@ -87,7 +90,7 @@ class Playback:
 
     def send(self, track: Track, ms: float, now_ms: float) -> None:
         """``ms`` of audio of ``track`` were made and given to the client at ``now_ms``."""
-        track.ledger = track.ledger.generate(ms).send(ms)
+        track.ledger = track.ledger.give_out(ms)
         track.ends_at_ms = max(self.ends_at_ms, now_ms) + ms
 
     def acknowledge(self, track: Track, played_ms: float, now_ms: float) -> None:

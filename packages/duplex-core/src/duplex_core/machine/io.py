@@ -122,3 +122,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     events: tuple[Event, ...] = ()
     effects: tuple[Effect, ...] = ()
+
+
+NOTHING = Step()
+"""The step of an input from which nothing follows."""

@@ -33,6 +33,7 @@ from duplex_core.machine.core import Core
 from duplex_core.machine.editing import Editing
 from duplex_core.machine.input import COMMIT_TIMER, STALL_TIMER, InputSide
 from duplex_core.machine.io import (
+    NOTHING,
     CloseRequested,
     EndOfTurnVerdict,
     MachineInput,
@@ -147,12 +148,12 @@ class SessionMachine:
         core = self._core
         core.now_ms = max(core.now_ms, now_ms)
         if core.lanes.life is Life.CLOSED:
-            return Step()
+            return NOTHING
         if core.lanes.life is Life.OPEN:
             self._output.sounding.drain()
-        if isinstance(event, c.Command):
-            return self._command(event)
-        if isinstance(event, SlotReleased):
+        if isinstance(event, c.ClientCommand):
+            self._command(event)
+        elif isinstance(event, SlotReleased):
             self._released()
         elif isinstance(event, CloseRequested):
             self._close(event.reason, event.error, event.detail)
@@ -167,21 +168,19 @@ class SessionMachine:
             self._input.reconsider()
             self._asking.settle()
 
-    def _command(self, command: c.Command) -> Step:
+    def _command(self, command: c.Command) -> None:
         core = self._core
         if core.lanes.life is Life.OPEN and not isinstance(command, KEEPS_DEFERRED):
             self._input.settle_commit()
-        before = core.take_step()
+        before = core.gathered()
         try:
             if core.lanes.life is not Life.OPEN and not isinstance(command, c.SessionClose):
                 raise refuse(ErrorCode.SESSION_CLOSED, "the session is closing; nothing more is taken")
             self._dispatch(command)
             self._settle()
         except DuplexError as refusal:
-            core.take_step()
+            core.withdraw(before)
             core.emit(ErrorEvent(error=msgspec.structs.replace(refusal.info, event_id=command.event_id)))
-        after = core.take_step()
-        return Step(events=before.events + after.events, effects=before.effects + after.effects)
 
     def _inside(self, event: m.Decision | SpeechFrames | EndOfTurnVerdict | TimerFired) -> None:
         """What comes from the engine's own side: decisions, verdicts, timers."""

@@ -33,6 +33,7 @@ _COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _ENCODER = msgspec.json.Encoder()
 
+_WITH_OPEN_VALUES = (SessionUpdate, ResponseCreate)
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What the decoders raise for bad text; ``msgspec.ValidationError`` is the first one's subclass."""
 
@@ -65,7 +66,7 @@ def decode_command(text: str | bytes) -> Command:
     if command.event_id is not None and len(command.event_id) > MAX_EVENT_ID_CHARS:
         message = f"event_id is longer than {MAX_EVENT_ID_CHARS} characters"
         raise faults.wire_error(ErrorCode.INVALID_VALUE, message, param="event_id")
-    if isinstance(command, SessionUpdate | ResponseCreate):
+    if isinstance(command, _WITH_OPEN_VALUES):
         faults.check_open_values(command)
     return command
 

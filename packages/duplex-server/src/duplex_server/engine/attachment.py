@@ -81,25 +81,16 @@ class Attachment:
         """
         if self._read:
             raise RuntimeError("the events of this session are being read already; an attachment has one reader")
-        self._read = True
-        while (event := await self.get()) is not None:
+        self._read = self.claimed = True
+        while (event := self._next() or await self.get()) is not None:
             yield event
 
     async def get(self) -> Event | None:
         """The next event, stamped; ``None`` after the last one."""
         self.claimed = True
-        while True:
-            if self._first:
-                event = self._first.popleft()
-            elif self._over:
-                return None
-            else:
-                taken = self._outbox.take()
-                if taken is None:
-                    await self.signal.wait()
-                    continue
-                event = taken
-            return self._given(event)
+        while (event := self._next()) is None and not self._over:
+            await self.signal.wait()
+        return event
 
     def end(self, last: Event | None = None) -> None:
         """Read nothing more here but ``last``."""
@@ -109,7 +100,14 @@ class Attachment:
             self._first.append(_about_socket(last, self.reached))
         self.signal.give()
 
-    def _given(self, event: Event) -> Event:
+    def _next(self) -> Event | None:
+        """What can be read now."""
+        if self._first:
+            event = self._first.popleft()
+        elif self._over or (taken := self._outbox.take()) is None:
+            return None
+        else:
+            event = taken
         self.reached = event.server_event_seq
         if self._token is not None and isinstance(event, SessionCreated):
             # Only here does the token stand in clear: neither the journal nor an observer ever sees it.

@@ -75,13 +75,16 @@ class Hearing:
         samples = _decoded(audio_format.encoding, command.audio, "audio")
         if not samples.size and not command.video_frames:
             raise refuse(ErrorCode.EMPTY_AUDIO, "audio is empty; send at least one sample", param="audio")
-        _check_duration(command, samples.size * 1000 / audio_format.rate_hz)
+        if command.duration_ms is not None:
+            _check_duration(command.duration_ms, samples.size * 1000 / audio_format.rate_hz)
         before = b""
         if audio_format.rate_hz != self._stream.source_hz:
             before = self.flush()
             self._stream = StreamResampler(audio_format.rate_hz, self._rate_hz)
         pcm = before + self._stream.push(samples).tobytes()
-        return msgspec.structs.replace(command, audio=pcm, format=None, sample_rate_hz=None, duration_ms=None)
+        return InputAudioBufferAppend(
+            event_id=command.event_id, audio=pcm, is_speech=command.is_speech, video_frames=command.video_frames
+        )
 
     def _item(self, item: Item, audio_format: AudioFormat, path: str) -> Item:
         """An item whose audio, each part a sound of its own, is at the model's rate."""
@@ -141,9 +144,8 @@ def _decoded(encoding: AudioEncoding, data: bytes, path: str) -> np.ndarray[tupl
         raise refuse(ErrorCode.INVALID_AUDIO, str(exc), param=path) from None
 
 
-def _check_duration(command: InputAudioBufferAppend, actual_ms: float) -> None:
-    said = command.duration_ms
-    if said is None or abs(said - actual_ms) <= max(_DURATION_SLACK_MS, 0.01 * actual_ms):
+def _check_duration(said: float, actual_ms: float) -> None:
+    if abs(said - actual_ms) <= max(_DURATION_SLACK_MS, 0.01 * actual_ms):
         return
     message = (
         f"duration_ms says {said:g} and the audio lasts {actual_ms:.1f} ms in the format that holds for it; "

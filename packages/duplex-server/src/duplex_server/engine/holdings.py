@@ -14,6 +14,7 @@ from duplex_core.model import Deadline
 from duplex_core.stages import Lane, StageFailed, StageMetrics, StageReply, StageRequest
 from duplex_server.engine.listening import Listening
 from duplex_server.engine.stages.host import StageHost
+from duplex_server.engine.ticks import Ticks
 from duplex_server.engine.timers import Rung, Timers
 
 Due = TimerFired | Deadline
@@ -27,6 +28,7 @@ class Holdings:
         self,
         *,
         stages: StageHost,
+        ticks: Ticks,
         listening: Listening,
         ring: Callable[[Rung[Due]], None],
         free_slot: Callable[[], None],
@@ -35,7 +37,7 @@ class Holdings:
         self.listening = listening
         self._stages = stages
         self._free_slot = free_slot
-        self.timers = Timers(ring)
+        self.timers = Timers(ring, ticks.call_at)
         self._work: dict[tuple[str, str], StageRequest] = {}
         self._released = False
 

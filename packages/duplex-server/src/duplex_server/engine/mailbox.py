@@ -1,19 +1,26 @@
 """One session's ordered mailbox: whatever happens to the session waits here for its one task.
 
-Owns order and bounds. What a client sends is bounded in number and in bytes, so that a flood cannot grow memory; what the
-engine itself sends (stage replies, verdicts, timers) always gets in. Called by the session runner alone; must never drop
-what it took.
+Owns order, bounds and when the task has its turn. What a client sends is bounded in number and in bytes, so that a flood cannot
+grow memory; what the engine itself sends (stage replies, verdicts, timers) always gets in. Called by the session runner alone;
+must never drop what it took.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from duplex_server.engine.signal import Signal
 
 T = TypeVar("T")
+
+TURN_ENTRIES = 16
+"""Entries that one session works off before others get their turn on the loop."""
+TURN_S = 0.005
+"""How long it works them off at the most, if no single one takes longer."""
 
 
 class Mailbox(Generic[T]):
@@ -27,6 +34,11 @@ class Mailbox(Generic[T]):
         self._bounded = 0
         self._bytes = 0
         self._filled = Signal()
+        self._loop = asyncio.get_running_loop()
+        self._take: Callable[[T], bool] | None = None
+        self._context = contextvars.copy_context()
+        self._at_once = 0
+        self._over = False
         self._emptied = asyncio.Event()
         self._emptied.set()
 
@@ -69,6 +81,44 @@ class Mailbox(Generic[T]):
     async def room(self) -> None:
         """Wait, after an entry was refused or the mailbox is crowded, until the reader has taken enough."""
         await self._emptied.wait()
+
+    async def serve(self, take: Callable[[T], bool]) -> None:
+        """Have ``take`` take each entry, in order, until it says that it was the last."""
+        self._take, self._context = take, contextvars.copy_context()
+        time = self._loop.time
+        since_pause, until = 0, time() + TURN_S
+        try:
+            while not self._over:
+                if self._entries:
+                    self._over = take(self._pop())
+                    since_pause += 1
+                    if (since_pause >= TURN_ENTRIES or time() >= until) and self._entries:
+                        await asyncio.sleep(0)
+                        since_pause, until = 0, time() + TURN_S
+                else:
+                    self._at_once = TURN_ENTRIES
+                    await self._filled.wait()
+                    since_pause, until = 0, time() + TURN_S
+        finally:
+            self._at_once = 0
+
+    def hand(self, entry: T) -> bool:
+        """Have an entry taken before this returns, if nothing waits and :meth:`serve` does; whether it was.
+
+        That saves the loop an iteration for each of the entries that come one at a time, which is most. Now and then one is
+        refused, so that whoever brings many gets to wait for the loop. What comes while an entry is being taken is refused too.
+        """
+        left = self._at_once
+        if not left or self._entries or self._take is None or not self._filled.awaited:
+            return False
+        self._at_once = 0
+        began = self._loop.time()
+        self._over = self._context.run(self._take, entry)
+        if self._loop.time() < began + TURN_S:
+            self._at_once = left - 1
+        if self._over:
+            self._filled.give()
+        return True
 
     async def get(self) -> T:
         """Take the oldest entry, waiting for one when there is none."""

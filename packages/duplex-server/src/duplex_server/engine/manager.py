@@ -29,6 +29,7 @@ from duplex_server.engine.reaper import Reaper
 from duplex_server.engine.runner import Draining, SessionRunner
 from duplex_server.engine.served import ServedModel
 from duplex_server.engine.stages.host import StageHost, Told, owner_of
+from duplex_server.engine.ticks import Ticks
 from duplex_server.engine.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class SessionManager:
         self._runners: dict[str, SessionRunner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._ticks = Ticks()
         self._reaper = Reaper(self._runners.values)
         self._departed = Departed(grace_s=lifetime.disconnect_grace_s, now=asyncio.get_running_loop().time)
         metrics.max_sessions.set(max_sessions)
@@ -226,6 +228,7 @@ class SessionManager:
             input_rate_hz=served.capabilities.input_rate_hz,
             output_rate_hz=served.capabilities.output_rate_hz,
             stages=self._stages,
+            ticks=self._ticks,
             detectors=self._detectors,
             watch=Watch(self._observers),
             metrics=self._metrics,

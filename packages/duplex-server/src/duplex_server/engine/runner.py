@@ -17,6 +17,7 @@ import msgspec
 
 from duplex_core.authentication import Principal
 from duplex_core.commands import (
+    ClientCommand,
     Command,
     InputAudioBufferAppend,
     InputAudioBufferClear,
@@ -25,6 +26,7 @@ from duplex_core.commands import (
     PlaybackAck,
     SessionClose,
     SessionEventAck,
+    SessionHeartbeat,
     SessionUpdate,
 )
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
@@ -72,6 +74,7 @@ from duplex_server.engine.reaper import LeaseOver
 from duplex_server.engine.speaking import Speaking
 from duplex_server.engine.stages.host import StageHost
 from duplex_server.engine.tenure import Tenure
+from duplex_server.engine.ticks import Ticks
 from duplex_server.engine.timers import Rung
 from duplex_server.engine.unjudged import Unjudged, told_of
 from duplex_server.engine.watching import Watch
@@ -83,10 +86,6 @@ MAX_COMMANDS = 1024
 """Most commands of one client that wait."""
 MAX_COMMAND_BYTES = 48 * 1024 * 1024
 """Most bytes of audio and pictures in commands that wait: three of the largest events."""
-TURN_ENTRIES = 16
-"""Entries that one session works off before others get their turn on the loop."""
-TURN_S = 0.005
-"""How long it works them off at the most, if no single one takes longer."""
 
 
 class _Opening(msgspec.Struct, frozen=True):
@@ -107,6 +106,9 @@ Own = StageReply | StageLost | SpeechFrames | EndOfTurnVerdict | Rung[Due] | Clo
 """What the engine itself puts into a mailbox."""
 Entry = Command | Own | SlotReleased | _Opening | _Rejected
 
+_SPOKEN = (Speak, ToolCall, EndTurn)
+_OFTEN = (InputAudioBufferAppend, PlaybackAck, SessionHeartbeat, SessionEventAck, SpeechFrames, Rung)
+"""What comes many times a second, each for a little work, is taken at once if it can be."""
 _ENDS_INPUT = (InputAudioBufferCommit, InputAudioBufferClear, InputCancel)
 
 
@@ -122,6 +124,7 @@ class SessionRunner:
         input_rate_hz: int,
         output_rate_hz: int,
         stages: StageHost,
+        ticks: Ticks,
         detectors: Detectors,
         watch: Watch,
         metrics: EngineMetrics,
@@ -140,6 +143,7 @@ class SessionRunner:
             input_rate_hz: at which the model hears.
             output_rate_hz: at which it speaks.
             stages: where its work is done.
+            ticks: rings its timers.
             detectors: who hears speech, and the end of turns.
             watch: who looks on.
             metrics: what is counted.
@@ -156,7 +160,7 @@ class SessionRunner:
         self._speaking = Speaking(output_rate_hz)
         self._hearing = Hearing(input_rate_hz)
         listening = Listening(detectors, session_id, input_rate_hz, on_verdict=self.post, on_unjudged=self._unjudged)
-        self._holdings = Holdings(stages=stages, listening=listening, ring=self.post, free_slot=free_slot)
+        self._holdings = Holdings(stages=stages, ticks=ticks, listening=listening, ring=self.post, free_slot=free_slot)
         self._exchange = Exchange(machine, model, self._perform, adapt=self._speak, known=self._holdings.known)
         self._own_name = own_name
         self._watch = watch
@@ -192,7 +196,8 @@ class SessionRunner:
         if self._holdings.released:
             raise DuplexError(error(ErrorCode.SESSION_CLOSED, f"session {self.session_id} has ended"))
         self.tenure.heard()
-        taken = self._mailbox.offer(command, _size(command))
+        often = isinstance(command, _OFTEN)
+        taken = (often and self._mailbox.hand(command)) or self._mailbox.offer(command, _size(command))
         if taken and isinstance(command, SessionClose):
             self.tenure.closing = True
         return taken
@@ -203,7 +208,7 @@ class SessionRunner:
 
     def post(self, entry: Own) -> None:
         """Take something of the engine's own: a stage's reply, a verdict, a timer, the wish to end. Never refused."""
-        if not self.ended.is_set():
+        if not (isinstance(entry, _OFTEN) and self._mailbox.hand(entry)) and not self.ended.is_set():
             self._mailbox.put(entry)
 
     def reject(self, info: ErrorInfo) -> None:
@@ -222,33 +227,24 @@ class SessionRunner:
         """Run the session to its end. Cancelling it frees everything and tells the client ``session.closed``."""
         SESSION.set(self.session_id)
         try:
-            await self._supervise()
+            if not self._supervise(_Opening()):
+                await self._mailbox.serve(self._supervise)
         except asyncio.CancelledError:
             self._take(CloseRequested(reason=CloseReason.SHUTDOWN))
             raise
         finally:
             self.finish()
 
-    async def _supervise(self) -> None:
-        """Work the mailbox off. The one place where an unexpected exception of this session ends."""
-        entry: Entry = _Opening()
-        since_pause, until = 0, self._loop.time() + TURN_S
-        while True:
-            try:
-                self._take(entry)
-            except Exception as exc:  # the session supervisor
-                log.exception("session %s failed and ends", self.session_id)
-                if self._fault is not None and self._holdings.released:
-                    return
-                entry = self._after_fault(exc)
-                continue
-            if self._machine.closed:
-                return
-            since_pause += 1
-            if (since_pause >= TURN_ENTRIES or self._loop.time() >= until) and len(self._mailbox):
-                await asyncio.sleep(0)
-                since_pause, until = 0, self._loop.time() + TURN_S
-            entry = await self._mailbox.get()
+    def _supervise(self, entry: Entry) -> bool:
+        """Take an entry; whether it was the last. The one place where an unexpected exception of this session ends."""
+        try:
+            self._take(entry)
+        except Exception as exc:  # the session supervisor
+            log.exception("session %s failed and ends", self.session_id)
+            if self._fault is not None and self._holdings.released:
+                return True
+            return self._supervise(self._after_fault(exc))
+        return self._machine.closed
 
     def _after_fault(self, exc: Exception) -> Entry:
         """How the session goes on to its end after ``exc``: in good order once, by force after that."""
@@ -261,6 +257,13 @@ class SessionRunner:
 
     def _take(self, entry: Entry) -> None:
         now_ms = self._loop.time() * 1000.0
+        if isinstance(entry, ClientCommand):
+            self._command(entry, now_ms)
+        else:
+            self._take_own(entry, now_ms)
+        self._follow_up(now_ms)
+
+    def _take_own(self, entry: Own | SlotReleased | _Opening | _Rejected, now_ms: float) -> None:
         match entry:
             case _Opening():
                 config = self._machine.config
@@ -292,8 +295,7 @@ class SessionRunner:
             case SpeechFrames() | CloseRequested() | SlotReleased():
                 self._exchange.take(entry, now_ms)
             case _:
-                self._command(entry, now_ms)
-        self._follow_up(now_ms)
+                assert_never(entry)
 
     def _follow_up(self, now_ms: float) -> None:
         """What follows from the state that the session is in now, whatever has brought it there."""
@@ -342,7 +344,7 @@ class SessionRunner:
     def _speak(self, decision: Decision) -> Sequence[Decision]:
         """What the model speaks, in the response's output format."""
         config = self._machine.response_config
-        if config is None or not isinstance(decision, Speak | ToolCall | EndTurn):
+        if config is None or not isinstance(decision, _SPOKEN):
             return (decision,)
         if not self._machine.fence.admits(decision.fence):
             return (decision,)  # stale: the machine drops it, and the stream that runs now must not hear it

@@ -19,6 +19,11 @@ class Signal:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a task waits that nobody has woken yet."""
+        return self._waiter is not None and not self._waiter.done()
+
     def give(self) -> None:
         """Wake the waiting task, if there is one."""
         waiter = self._waiter

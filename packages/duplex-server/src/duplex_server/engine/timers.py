@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -30,14 +30,21 @@ class Rung(msgspec.Struct, Generic[Due], frozen=True):
         return max(clock_ms, self.at_ms)
 
 
+class Handle(Protocol):
+    """A timer of the clock's."""
+
+    def cancel(self) -> None:
+        """Do not ring."""
+
+
 class Timers(Generic[Due]):
     """Rings once for each timer that is not replaced or cancelled before."""
 
-    def __init__(self, ring: Callable[[Rung[Due]], None]) -> None:
-        """Begin with none; ``ring`` is called on the event loop."""
+    def __init__(self, ring: Callable[[Rung[Due]], None], call_at: Callable[..., Handle] | None = None) -> None:
+        """Begin with none; ``ring`` is called on the event loop, when ``call_at`` says, which is the loop's own by default."""
         self._ring = ring
-        self._loop = asyncio.get_running_loop()
-        self._handles: dict[Due, asyncio.TimerHandle] = {}
+        self._call_at = call_at or asyncio.get_running_loop().call_at
+        self._handles: dict[Due, Handle] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -49,7 +56,7 @@ class Timers(Generic[Due]):
         if earlier is not None:
             earlier.cancel()
         if at_ms is not None and not self._closed:
-            self._handles[due] = self._loop.call_at(at_ms / 1000.0, self._due, Rung(due, at_ms))
+            self._handles[due] = self._call_at(at_ms / 1000.0, self._due, Rung(due, at_ms))
 
     def close(self) -> None:
         """Ring no more. Idempotent."""
