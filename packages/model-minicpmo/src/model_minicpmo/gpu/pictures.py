@@ -37,19 +37,25 @@ class Strip:
 
 
 def decode_picture(encoded: bytes) -> Image.Image:
-    """Decode a picture (PNG, JPEG, WebP, …) to RGB; transparency is dropped.
+    """Decode a picture, PNG or JPEG, to RGB; transparency is dropped.
+
+    Other formats are refused: their decoders raise all kinds of errors on broken files, or start other programs.
 
     Raises:
         ValueError: The bytes are no picture, are cut short, or have too many pixels.
     """
     try:
-        picture = Image.open(io.BytesIO(encoded))
+        picture = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
         if picture.width * picture.height > MOST_PIXELS:
             raise ValueError(
                 f"a picture of {picture.width} by {picture.height} pixels is too large; {MOST_PIXELS} are the most"
             )
         return picture.convert("RGB")
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+    except UnidentifiedImageError as error:
+        raise ValueError(
+            f"these {len(encoded)} bytes cannot be decoded as a picture: they are no PNG or JPEG"
+        ) from error
+    except (Image.DecompressionBombError, OSError, SyntaxError) as error:
         raise ValueError(f"these {len(encoded)} bytes cannot be decoded as a picture: {error}") from error
 
 
