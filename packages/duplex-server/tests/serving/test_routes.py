@@ -178,6 +178,10 @@ async def test_metrics_count_what_happened(served: Any, speech: bytes) -> None:
         assert "duplex_interruptions_total 1.0" in text
         assert 'duplex_responses_total{status="cancelled"} 1.0' in text
         assert 'duplex_stage_seconds_count{stage="cut"} 1.0' in text
+        assert value_of("duplex_received_bytes_total", text) > len(speech), "speech is longer in base64"
+        assert value_of("duplex_sent_bytes_total", text) > 0
+        assert 'duplex_waiting{queue="commands"} 0.0' in text
+        assert 'duplex_waiting{queue="events"} 0.0' in text
         await caller.say("session.close")
         await caller.rest()
     async with httpx.AsyncClient(base_url=served.http) as client:
@@ -185,6 +189,11 @@ async def test_metrics_count_what_happened(served: Any, speech: bytes) -> None:
     assert "duplex_sessions 0.0" in text
     assert 'duplex_sessions_closed_total{reason="client_closed"} 1.0' in text
     assert "duplex_interruptions_total 1.0" in text, "closing is no interruption"
+
+
+def value_of(series: str, text: str) -> float:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{series} ")]
+    return float(line.split()[1])
 
 
 async def test_a_key_is_asked_for_everywhere_under_v1(serving: Any) -> None:

@@ -82,6 +82,8 @@ class SessionManager:
         self._reaper = Reaper(self._runners.values)
         self._departed = Departed(grace_s=lifetime.disconnect_grace_s, now=asyncio.get_running_loop().time)
         metrics.max_sessions.set(max_sessions)
+        metrics.waiting.labels(queue="commands").set_function(lambda: sum(map(_commands, self._runners.values())))
+        metrics.waiting.labels(queue="events").set_function(lambda: sum(map(_events, self._runners.values())))
 
     @property
     def taken(self) -> int:
@@ -270,3 +272,11 @@ class SessionManager:
             self._departed.add(remains)
         if not task.cancelled() and (failure := task.exception()) is not None:
             log.error("the task of session %s failed", runner.session_id, exc_info=failure)
+
+
+def _commands(runner: SessionRunner) -> int:
+    return runner.waiting
+
+
+def _events(runner: SessionRunner) -> int:
+    return len(runner.outbox)

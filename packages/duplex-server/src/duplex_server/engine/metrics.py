@@ -69,6 +69,18 @@ class EngineMetrics:
         self.slow_readers = Counter(
             "duplex_slow_readers", "Clients dropped for reading too slowly", registry=self.registry
         )
+        self.received_bytes = Counter(
+            "duplex_received_bytes", "Characters of events that clients sent over sockets", registry=self.registry
+        )
+        self.sent_bytes = Counter(
+            "duplex_sent_bytes", "Characters of events that were sent to clients over sockets", registry=self.registry
+        )
+        self.waiting = Gauge(
+            "duplex_waiting",
+            "Entries that wait in the queues of all sessions: commands, events",
+            ["queue"],
+            registry=self.registry,
+        )
 
     def _add_stages(self) -> None:
         """Chat requests, and the work of the stages."""

@@ -183,6 +183,11 @@ class SessionRunner:
     # -- what others say to the session -------------------------------------------------------------------------------
 
     @property
+    def waiting(self) -> int:
+        """Entries that wait for the session's turn."""
+        return len(self._mailbox)
+
+    @property
     def crowded(self) -> bool:
         """Whether so much waits that a reader of the socket should let the session run first."""
         return self._mailbox.crowded

@@ -21,6 +21,7 @@ from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, ErrorEvent, Event
 from duplex_core.wire import decode_command, encode_event
 from duplex_server.engine.departed import SessionOver
+from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
 from duplex_server.serving import query
 from duplex_server.serving.errors import require_model, response_to
@@ -28,6 +29,7 @@ from duplex_server.serving.keys import PROTOCOL, Keys
 from duplex_server.serving.query import Query
 
 if TYPE_CHECKING:
+    from prometheus_client import Counter
     from starlette.types import Message
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ async def attend(websocket: WebSocket, engine: DuplexOmni, keys: Keys) -> None:
         return
     over = False
     try:
-        over = await _converse(websocket, handle, fresh=not resuming)
+        over = await _converse(websocket, handle, engine.metrics, fresh=not resuming)
     finally:
         if over:
             handle.close(CloseReason.DISCONNECTED)
@@ -141,15 +143,17 @@ async def _end(websocket: WebSocket, last: Event, code: int, reason: str | None 
         await websocket.close(code, reason)
 
 
-async def _converse(websocket: WebSocket, handle: DuplexSessionHandle, *, fresh: bool) -> bool:
+async def _converse(websocket: WebSocket, handle: DuplexSessionHandle, metrics: EngineMetrics, *, fresh: bool) -> bool:
     """Move events and commands until the client is gone or has got its last event; whether nobody will come back.
 
     That is so when the client has hung up, and when it was gone before the token of its ``fresh`` session could be told to it:
     the slot is not to be held for anybody then.
     """
     told = asyncio.Event()
-    reader = asyncio.create_task(_read(websocket, handle), name=f"{handle.session_id} reader")
-    writer = asyncio.create_task(_write(websocket, handle, told), name=f"{handle.session_id} writer")
+    reader = asyncio.create_task(_read(websocket, handle, metrics.received_bytes), name=f"{handle.session_id} reader")
+    writer = asyncio.create_task(
+        _write(websocket, handle, told, metrics.sent_bytes), name=f"{handle.session_id} writer"
+    )
     ended = asyncio.create_task(handle.wait_ended(), name=f"{handle.session_id} end")
     tasks = (reader, writer, ended)
     try:
@@ -174,8 +178,11 @@ async def _converse(websocket: WebSocket, handle: DuplexSessionHandle, *, fresh:
                 )
 
 
-async def _read(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
-    """Take what the client sends until it is gone; whether it has hung up, rather than been lost."""
+async def _read(websocket: WebSocket, handle: DuplexSessionHandle, received: Counter) -> bool:
+    """Take what the client sends until it is gone; whether it has hung up, rather than been lost.
+
+    ``received`` counts what came in.
+    """
     while True:
         message = await websocket.receive()
         if message["type"] == "websocket.disconnect":
@@ -184,6 +191,7 @@ async def _read(websocket: WebSocket, handle: DuplexSessionHandle) -> bool:
         if text is None:
             handle.reject(_BINARY)
             continue
+        received.inc(len(text))
         try:
             handle.offer(decode_command(text))
         except DuplexError as exc:
@@ -202,14 +210,16 @@ def _is_hang_up(message: Message) -> bool:
     return code == _CLOSE_NORMAL or (code == _CLOSED_WITHOUT_CODE and message.get("reason") is not None)
 
 
-async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asyncio.Event) -> bool:
+async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asyncio.Event, sent: Counter) -> bool:
     """Send what the session tells; whether the client has got all of it, ``session.closed`` or ``session.replaced`` last.
 
-    ``told`` is set when the first event is out.
+    ``told`` is set when the first event is out; ``sent`` counts what went out.
     """
     try:
         async for event in handle.events():
-            await websocket.send_text(encode_event(event, event_id=event.event_id, seq=event.server_event_seq))
+            text = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
+            await websocket.send_text(text)
+            sent.inc(len(text))
             told.set()
     except WebSocketDisconnect:
         return False
