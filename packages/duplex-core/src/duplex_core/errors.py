@@ -67,6 +67,11 @@ _TYPES = {
 _RETRYABLE = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.SHUTDOWN, ErrorCode.ENGINE_ERROR})
 
 
+MAX_MESSAGE_CHARS = 2000
+MAX_PARAM_CHARS = 500
+"""Longest message and param: an error may quote what a client sent, which may be megabytes."""
+
+
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One error as a client sees it.
 
@@ -83,11 +88,22 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def error(code: ErrorCode, message: str, *, param: str | None = None, event_id: str | None = None) -> ErrorInfo:
-    """Build the :class:`ErrorInfo` for ``code``; its class and whether it is retryable follow from the code."""
-    kind = _TYPES.get(code, ErrorType.INVALID_REQUEST)
+    """Build the :class:`ErrorInfo` for ``code``; its class and whether it is retryable follow from the code.
+
+    Of a long message or param the middle is left out.
+    """
     return ErrorInfo(
-        type=kind, code=code, message=message, param=param, event_id=event_id, retryable=code in _RETRYABLE
+        type=_TYPES.get(code, ErrorType.INVALID_REQUEST),
+        code=code,
+        message=_shortened(message, MAX_MESSAGE_CHARS),
+        param=None if param is None else _shortened(param, MAX_PARAM_CHARS),
+        event_id=event_id,
+        retryable=code in _RETRYABLE,
     )
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
 
 
 class DuplexError(Exception):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from duplex_core.audio import AudioEncoding, AudioFormat, pcm16_bytes, pcm16_ms
 from duplex_core.commands import COMMAND_TYPES
-from duplex_core.errors import ErrorCode, ErrorType, error, refuse
+from duplex_core.errors import MAX_MESSAGE_CHARS, MAX_PARAM_CHARS, ErrorCode, ErrorType, error, refuse
 from duplex_core.events import EVENT_TYPES
 from duplex_core.fence import Fence
 from duplex_core.items import (
@@ -131,3 +131,13 @@ def test_every_command_and_event_is_frozen_and_keyword_only(cls: type[msgspec.St
     assert cls.__doc__
     with pytest.raises(TypeError):
         cls("positional")
+
+
+def test_an_error_quotes_nobody_at_length() -> None:
+    info = error(ErrorCode.ITEM_NOT_FOUND, f"there is no item {'x' * 100_000}; list them", param="p" * 100_000)
+    assert len(info.message) == MAX_MESSAGE_CHARS
+    assert info.message.startswith("there is no item xx")
+    assert info.message.endswith("xx; list them")
+    assert len(info.param or "") == MAX_PARAM_CHARS
+    short = error(ErrorCode.ITEM_NOT_FOUND, "m" * MAX_MESSAGE_CHARS, param="p" * MAX_PARAM_CHARS)
+    assert (short.message, short.param) == ("m" * MAX_MESSAGE_CHARS, "p" * MAX_PARAM_CHARS)
