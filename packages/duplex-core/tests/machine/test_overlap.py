@@ -12,6 +12,7 @@ from duplex_core.config import BACKCHANNELS, INTERRUPTIONS, OverlapMode, Overlap
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import (
     InputCommitted,
+    ItemTruncated,
     OutputBufferCleared,
     OverlapDecision,
     OverlapVerdict,
@@ -24,6 +25,7 @@ from duplex_core.events import (
     TurnEventKind,
 )
 from duplex_core.machine.overlap import OverlapView, contains, judge, only_acknowledges, words_of
+from duplex_core.machine.table import Sound
 from duplex_core.patch import OverlapPatch, SessionPatch
 from tests.support.machines import Bench
 
@@ -357,6 +359,114 @@ def test_words_at_the_very_end_of_an_answer_interrupt_nothing() -> None:
     assert count(bench, SpeechStarted) == 1
     assert count(bench, OutputBufferCleared) == 0
     assert bench.machine.fence.epoch == 0
+
+
+def paused_near_the_end() -> Bench:
+    """The client, which acknowledges, pauses with 300 ms of the answer left, and the clock runs past its end."""
+    bench = answering()
+    ending(bench)
+    bench.wait(100)
+    bench.do(c.PlaybackAck(played_ms=19_700))
+    user(bench, 500)
+    assert held(bench) == [TurnEventKind.HELD]
+    assert bench.now_ms > bench.machine._core.playback.ends_at_ms, "by the clock it is over"
+    return bench
+
+
+def goes_on(bench: Bench) -> None:
+    """What was said is found to be noise."""
+    bench.do(m.UserTranscript(item_id=pending(bench), text=""))
+    while TurnEventKind.RESUMED not in held(bench):
+        quiet(bench, 32)
+
+
+def test_a_client_that_paused_at_the_very_end_is_interrupted_in_what_it_has_left() -> None:
+    """Else it would play the rest over the interruption."""
+    bench = paused_near_the_end()
+    user(bench, 400)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Stop it now"))
+    assert verdicts(bench) == [INTERRUPTION]
+    assert bench.only(OutputBufferCleared).audio_end_ms == 19_700
+    assert bench.only(ItemTruncated).audio_end_ms == 19_700
+    assert bench.told(m.Interrupted)[-1].heard_ms == 19_700
+    assert held(bench) == [TurnEventKind.HELD]
+    assert count(bench, SpeechStarted) == 1
+
+
+def test_a_client_that_paused_goes_on_with_what_it_has_left_and_may_be_interrupted_in_it() -> None:
+    bench = paused_near_the_end()
+    goes_on(bench)
+    assert verdicts(bench) == [NOISE]
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+    assert bench.is_in(Sound.SOUNDING)
+    user(bench, 128)
+    assert held(bench)[-1] is TurnEventKind.HELD
+    user(bench, 800)
+    assert verdicts(bench) == [NOISE, INTERRUPTION]
+    assert count(bench, OutputBufferCleared) == 1
+
+
+def test_what_a_client_has_left_is_heard_in_its_own_time_after_a_pause() -> None:
+    bench = paused_near_the_end()
+    goes_on(bench)
+    bench.wait(299)
+    assert bench.is_in(Sound.SOUNDING)
+    bench.wait(1)
+    assert bench.is_in(Sound.SILENT)
+
+
+def test_a_client_that_played_on_and_said_so_is_over_in_time() -> None:
+    """It knows nothing of pauses, and acknowledges while the speech over the answer is judged."""
+    bench = paused_near_the_end()
+    bench.do(c.PlaybackAck(played_ms=20_000))
+    assert bench.is_in(Sound.SILENT)
+    user(bench, 400)
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Stop it now"))
+    assert count(bench, SpeechStarted) == 1
+    assert count(bench, OutputBufferCleared) == 0
+
+
+def test_an_acknowledgement_at_the_very_end_is_a_turn_also_for_a_client_that_paused() -> None:
+    bench = paused_near_the_end()
+    bench.do(m.UserTranscript(item_id=pending(bench), text="Yes"))
+    quiet(bench, 700)
+    assert held(bench) == [TurnEventKind.HELD, TurnEventKind.RESUMED]
+    assert [count(bench, kind) for kind in (SpeechStarted, InputCommitted, ResponseCreated)] == [1] * 3
+    assert not bench.told(m.Interrupted)
+
+
+def at_once(bench: Bench, verdicts: str) -> None:
+    """Audio that comes much faster than it sounds: all of it is there before the first of it is judged."""
+    bench.append(32.0 * len(verdicts))
+    bench.judge(verdicts)
+
+
+SECOND = "s" * 20 + "." * 22 + "s" * 13 + "." * 22
+"""A question, the pause that ends it, and a few words more, too short for an interruption."""
+
+
+def test_words_that_were_spoken_before_the_answer_was_begun_are_no_acknowledgement_of_it() -> None:
+    """A recording that is sent as fast as it can be, or verdicts that come late: the second turn is not lost."""
+    bench = Bench(vad=VAD, overlap=OverlapSettings())
+    at_once(bench, SECOND)
+    assert held(bench) == [TurnEventKind.HELD]
+    assert verdicts(bench) == [INTERRUPTION]
+    assert [count(bench, kind) for kind in (SpeechStarted, InputCommitted, ResponseCreated)] == [2, 2, 2]
+    assert bench.machine.fence.epoch == 1
+
+
+def test_noise_before_the_answer_was_begun_is_noise() -> None:
+    bench = Bench(vad=VAD, overlap=OverlapSettings())
+    at_once(bench, "s" * 20 + "." * 22 + "s" * 3 + "." * 22)
+    assert verdicts(bench) == [NOISE]
+    assert [count(bench, kind) for kind in (SpeechStarted, InputCommitted, ResponseCreated)] == [1, 1, 1]
+
+
+def test_at_its_own_pace_the_same_is_an_acknowledgement() -> None:
+    bench = Bench(vad=VAD, overlap=OverlapSettings())
+    bench.speech(SECOND)
+    assert verdicts(bench) == [BACKCHANNEL]
+    assert [count(bench, kind) for kind in (SpeechStarted, InputCommitted, ResponseCreated)] == [1, 1, 1]
 
 
 def test_speech_that_could_not_be_recognised_is_judged_by_its_length() -> None:

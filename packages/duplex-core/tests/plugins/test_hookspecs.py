@@ -22,7 +22,7 @@ from duplex_core.model import EndTurn, Respond, ResponseCause, Speak
 from duplex_core.observers import ObservedSession
 from duplex_core.plugins import SPEC_TYPES, PluginHost, load_plugins
 from duplex_core.spec import Checkpoint, NoOptions, SessionContext
-from duplex_core.stages import Lane, StageOutput, StageNews, StageRequest, StageSpec
+from duplex_core.stages import Lane, StageNews, StageOutput, StageRequest, StageSpec
 from duplex_core.testing.examples import EVENT_EXAMPLES
 from duplex_core.testing.stages import make_worker
 from duplex_core.transcribing import Recognize, Recognized

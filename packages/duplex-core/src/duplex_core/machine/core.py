@@ -48,6 +48,8 @@ class Core:
         self.pause: Pause | None = None
         """The newest pause of the user's that was looked into; it may be over."""
         self.now_ms = 0.0
+        self.input_end_ms = 0.0
+        """How far the user's audio reaches, in ms of it."""
         self.configured = False
         self._serial = 0
         self._events: list[Event] = []

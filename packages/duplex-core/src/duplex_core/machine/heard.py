@@ -41,6 +41,7 @@ class Playback:
         """Begin with nothing sounding."""
         self._tracks: list[Track] = []
         self._over: collections.deque[Track] = collections.deque(maxlen=REMEMBERED)
+        self._held = False
 
     def __bool__(self) -> bool:
         """Whether anything may still be sounding."""
@@ -64,9 +65,26 @@ class Playback:
         """When the next answer that is wholly made will have been heard to its end."""
         due_ms = None
         for track in self._tracks:
-            if track.generated and (due_ms is None or track.ends_at_ms < due_ms):
+            if self._runs_out(track) and (due_ms is None or track.ends_at_ms < due_ms):
                 due_ms = track.ends_at_ms
         return due_ms
+
+    def over_by(self, now_ms: float) -> bool:
+        """Whether, by the clock alone, all that was sent has been heard by ``now_ms``, and no more comes."""
+        return all(track.generated and track.ends_at_ms <= now_ms for track in self._tracks)
+
+    def hold(self) -> None:
+        """The client was told to pause: what it acknowledges and has not heard yet does not run out meanwhile."""
+        self._held = True
+
+    def go_on(self, now_ms: float) -> None:
+        """It goes on at ``now_ms``, from where its last acknowledgement was."""
+        if not self._held:
+            return
+        self._held = False
+        waiting = next((track for track in self._tracks if track.acknowledged and _left(track) > 0.0), None)
+        if waiting is not None:
+            self._shift(self._tracks.index(waiting), _left(waiting) + now_ms - waiting.ends_at_ms)
 
     def find(self, response_id: str | None, item_id: str | None) -> Track | None:
         """The track named, or the newest when nothing is named; ``None`` when it was superseded or never was."""
@@ -105,13 +123,17 @@ class Playback:
                 earlier.ends_at_ms = min(earlier.ends_at_ms, now_ms)
         self._shift(at, now_ms + track.ledger.sent_ms - track.ledger.played_ms - track.ends_at_ms)
 
+    def _runs_out(self, track: Track) -> bool:
+        """Whether the clock ends this answer: it is wholly made, and its client has not paused in it."""
+        return track.generated and not (self._held and track.acknowledged and _left(track) > 0.0)
+
     def _shift(self, first: int, by_ms: float) -> None:
         for track in self._tracks[first:]:
             track.ends_at_ms += by_ms
 
     def drained(self, now_ms: float) -> list[Track]:
         """Take out the finished tracks that have been heard to their end by ``now_ms``."""
-        over = [track for track in self._tracks if track.generated and track.ends_at_ms <= now_ms]
+        over = [track for track in self._tracks if self._runs_out(track) and track.ends_at_ms <= now_ms]
         self._tracks = [track for track in self._tracks if track not in over]
         self._over.extend(over)
         return over
@@ -131,6 +153,11 @@ class Playback:
         over, self._tracks = self._tracks, []
         self._over.clear()
         return over
+
+
+def _left(track: Track) -> float:
+    """How much of what was sent has not been acknowledged, in ms."""
+    return track.ledger.sent_ms - track.ledger.played_ms
 
 
 class Speech(msgspec.Struct, kw_only=True):

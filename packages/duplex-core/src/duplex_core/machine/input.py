@@ -102,6 +102,7 @@ class InputSide:
         start_ms = self._buffer.end_ms
         if pcm:
             self._buffer.append(pcm)
+            core.input_end_ms = self._buffer.end_ms
             if self._deferred is None:
                 self._taking.trim(self._ear.judged_ms)
             core.tell(AudioArrived(pcm=pcm, start_ms=start_ms, fence=core.fence, is_speech=command.is_speech))
@@ -177,19 +178,22 @@ class InputSide:
         verdict = overlap.judge(
             spoken_until_ms, silent_ms, self.recognition.so_far(_known(self.pending_id)), ended=ended
         )
-        late = verdict is OverlapVerdict.BACKCHANNEL and not self._output.audible
-        if late or overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
-            self._take_turn()
+        acknowledges = verdict is OverlapVerdict.BACKCHANNEL
+        late = acknowledges and self._output.over_by_now
+        early = acknowledges and overlap.question.onset_ms < self._output.since_ms
+        if late or early or overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
+            self._take_turn(late=late)
         elif verdict is not None:
             overlap.tell(verdict, overlap.question.onset_ms, overlap.question.response_id)
             self._let_pass()
 
-    def _take_turn(self) -> None:
+    def _take_turn(self, *, late: bool = False) -> None:
         """The speech over the answer is a turn: tell of it, and stop the answer unless that has been done, or it is over.
 
-        An acknowledgement at the very end of an answer may well be the answer to it.
+        An acknowledgement at the very end of an answer, ``late``, may well be the answer to it; and one that was spoken before
+        the answer was begun, in audio that came faster than it sounds or was judged late, cannot be about it.
         """
-        over = not self._output.audible
+        over = late or not self._output.audible
         by_others = self._overlapping.answered_by_others
         question = self._overlapping.close(resume=over and not by_others)
         self.recognition.hushed = False

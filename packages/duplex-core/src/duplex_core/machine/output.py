@@ -56,12 +56,19 @@ class OutputSide:
         self.response: Response | None = None
         """The response that is being made. Read only, outside of this class."""
         self.sounding = Sounding(core)
+        self.since_ms = 0.0
+        """How far the user's audio reached when the newest answer that followed silence was opened."""
         self._queued = False
 
     @property
     def audible(self) -> bool:
         """Whether there is something to interrupt: an answer being made or still sounding."""
         return self._core.lanes.answer is not Answer.NONE or self._core.lanes.sound is Sound.SOUNDING
+
+    @property
+    def over_by_now(self) -> bool:
+        """Whether, by the clock, the answer has been made and heard; a client that has paused may still have some of it."""
+        return self._core.lanes.answer is Answer.NONE and self._core.playback.over_by(self._core.now_ms)
 
     @property
     def audible_id(self) -> str | None:
@@ -106,6 +113,8 @@ class OutputSide:
     def _create(self, config: SessionConfig, *, outside: bool, metadata: dict[str, str] | None) -> Response:
         core = self._core
         core.lanes.move(Answer, Trigger.OPEN)
+        if core.lanes.sound is Sound.SILENT:
+            self.since_ms = core.input_end_ms
         core.fence = core.fence.next_turn()
         response = Response(
             response_id=core.new_id("resp"),

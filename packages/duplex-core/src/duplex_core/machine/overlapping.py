@@ -43,6 +43,7 @@ class Overlapping:
         core = self._core
         if core.config.overlap.mode is OverlapMode.IMMEDIATE:
             return False
+        self._output.sounding.hold()
         self.question = Question(onset_ms=at_ms, response_id=self._output.audible_id, epoch=core.fence.epoch)
         core.emit(TurnEvent(kind=TurnEventKind.HELD, epoch=core.fence.epoch, turn_id=core.fence.turn))
         return True
@@ -78,6 +79,8 @@ class Overlapping:
     def close(self, *, resume: bool) -> Question | None:
         """The question is answered, or will not be; with ``resume`` the answer goes on."""
         question, self.question = self.question, None
+        if question is not None:
+            self._output.sounding.go_on()
         if question is not None and resume:
             core = self._core
             core.emit(TurnEvent(kind=TurnEventKind.RESUMED, epoch=core.fence.epoch, turn_id=core.fence.turn))
