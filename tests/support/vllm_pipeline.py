@@ -211,6 +211,66 @@ class Reference:
         return ids, hidden
 
 
+class Windowed(Reference):
+    """The same with keys and values that are kept when a window moves: transformers' cache, cut and rotated."""
+
+    def reset(self) -> None:
+        """Begin a new context; what there was can be kept from."""
+        self._old = getattr(self, "_layers", [])
+        self._layers: list[tuple[Any, Any]] = []
+        self.context: Any = []
+        self.pending = None
+
+    def keep(self, start: int, stop: int) -> None:
+        """Positions ``start`` to ``stop`` of the old context are the next ones of this."""
+        from transformers.models.qwen3.modeling_qwen3 import rotate_half
+
+        by = self._torch.tensor([[float(len(self.context) - start)]])
+        cos, sin = self._model.model.rotary_emb(self._old[0][0], by)
+        kept = [
+            (keys[:, :, start:stop] * cos + rotate_half(keys[:, :, start:stop]) * sin, values[:, :, start:stop])
+            for keys, values in self._old
+        ]
+        self._layers = self._joined(kept)
+        self.context = [*self.context, *range(stop - start)]
+        self.pending = None
+
+    def sample(self, append: Append, choose: Any) -> tuple[list[int], Any]:
+        """Feed an append, with a cache."""
+        from transformers import DynamicCache
+
+        if append.fresh:
+            self.reset()
+        kept = [] if self.pending is None or append.drop_last else [self.pending]
+        rows = self._torch.cat([self._table[kept], self.embedded(append)])
+        states: list[Any] = []
+        ids: list[int] = []
+        while True:
+            cache = DynamicCache()
+            for index, (keys, values) in enumerate(self._layers):
+                cache.update(keys, values, index)
+            start = len(self.context)
+            places = self._torch.arange(start, start + len(rows))[None]
+            with self._torch.no_grad():
+                out = self._model.model(inputs_embeds=rows[None], past_key_values=cache, position_ids=places)
+                logits = self._model.lm_head(out.last_hidden_state[0, -1])
+            self._layers = [(layer.keys, layer.values) for layer in cache.layers]
+            self.context = [*self.context, *range(len(rows))]
+            states.append(out.last_hidden_state[0])
+            ids.append(choose(logits, ids))
+            if len(ids) == append.sampling.max_tokens:
+                break
+            rows = self._table[ids[-1:]]
+        self.pending = ids[-1]
+        return ids, self._torch.cat(states)
+
+    def _joined(self, kept: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        if not self._layers:
+            return kept
+        both = zip(self._layers, kept, strict=True)
+        return [tuple(self._torch.cat(pair, dim=2) for pair in zip(one, other, strict=True)) for one, other in both]
+
+
 class Inverse:
     """Chooses by given uniforms from the softmax: the decider of these tests (:class:`~duplex_core.workers.TokenDecider`)."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duplex_core.errors import DuplexError, ErrorCode
-from duplex_server.engine.stages.vllm.ledger import Feed, Ledger, Planned, Span, joined
+from duplex_server.engine.stages.vllm.ledger import Feed, Ledger, Planned, Span, cut, joined
 from duplex_server.engine.stages.vllm.memory import Cache
 
 LIMIT = 40
@@ -80,6 +81,21 @@ def test_what_is_fed_after_a_loss_is_what_had_been_fed(steps: list[Any]) -> None
 @given(st.lists(feeds(), max_size=5))
 def test_joined_feeds_are_one_after_the_other(parts: list[Feed]) -> None:
     assert spelled(joined(parts)) == [each for part in parts for each in spelled(part)]
+
+
+@given(feeds(), st.data())
+def test_a_part_of_a_feed_is_its_positions(feed: Feed, data: Any) -> None:
+    start = data.draw(st.integers(0, len(feed)))
+    stop = data.draw(st.integers(start, len(feed)))
+    whole = msgspec.structs.replace(
+        feed, spans=tuple(span._replace(item=tuple(range(span.length))) for span in feed.spans)
+    )
+    part = cut(whole, start, stop, lambda item, low, high: item[low:high])
+
+    def rows(some: Feed) -> list[Position]:
+        return [(kind, what[0][what[1]] if kind == "embedding" else what) for kind, what in spelled(some)]
+
+    assert rows(part) == rows(whole)[start:stop]
 
 
 def test_an_append_without_tokens_is_refused() -> None:

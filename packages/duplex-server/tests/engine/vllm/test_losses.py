@@ -113,6 +113,26 @@ async def test_who_waits_for_memory_can_be_aborted(small: Driven, checkpoints: A
         small.driver.release(name)
 
 
+async def test_a_window_that_cannot_be_moved_for_want_of_memory_is_computed_again(
+    small: Driven, checkpoints: Any
+) -> None:
+    plain = pipeline.Reference(checkpoints.thinker)
+    small.driver.place("large")
+    await small.ask("large", work(*range(180), most=1, hidden=False))  # 6 blocks of 10
+    keep = [
+        Append(ids=[0] * (stop - start), kept=(start, stop), sampling=Sampling(), drop_last=True, fresh=not start)
+        for start, stop in ((0, 4), (20, 180))
+    ]
+    after = Append(ids=(9,), sampling=Sampling(max_tokens=5), drop_last=True)
+    answer = await small.ask("large", pipeline.Work(appends=(*keep, after)))
+    wanted = Append(ids=(*range(4), *range(20, 180), 9), sampling=Sampling(max_tokens=5))
+    assert list(answer.segments[-1].ids) == plain.append(wanted)[0]
+    small.driver.release("large")
+    await small.told()
+    assert small.counts["recomputed_positions"] == 160
+    assert small.counts["moved_positions"] == 4
+
+
 async def test_nothing_is_held_for_sessions_that_are_over(small: Driven) -> None:
     await small.told()
     assert small.gauges["kv_used"] == 0.0

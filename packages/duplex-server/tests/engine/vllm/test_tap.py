@@ -12,9 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duplex_server.engine.stages.vllm.moving import Cached, CannotMove, Layout, Rotation
 from duplex_server.engine.stages.vllm.tap import Rows, Tap
 
 pytestmark = [pytest.mark.engines]
+
+
+def options(key: int, *, hidden: bool = True, decider: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"stream": 10 * key, "key": key, "hidden": hidden, "decider": decider}
 
 
 def states(start: int, length: int) -> torch.Tensor:
@@ -26,8 +31,8 @@ def states(start: int, length: int) -> torch.Tensor:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 5), st.data())
 def test_hidden_states_are_those_asked_for_however_the_steps_were_cut(parts: list[int], before: int, data: Any) -> None:
     tap = Tap()
-    tap.begin("r", before + sum(parts), {"key": 1, "hidden": True})
-    tap.begin("other", 50, {"key": 2, "hidden": False})
+    tap.begin("r", before + sum(parts), options(1))
+    tap.begin("other", 50, options(2, hidden=False))
     again = data.draw(st.integers(0, len(parts)))
     start = before
     for index, length in enumerate(parts):
@@ -46,7 +51,7 @@ def test_hidden_states_are_those_asked_for_however_the_steps_were_cut(parts: lis
 
 def test_a_position_that_was_not_computed_is_missed() -> None:
     tap = Tap()
-    tap.begin("r", 10, {"key": 1, "hidden": True})
+    tap.begin("r", 10, options(1))
     rows = [Rows("r", 4, 6)]
     tap.after_step(rows, states(4, 6))
     assert tap.collect(1, 3, 7)[0] == []
@@ -60,10 +65,10 @@ class Counter:
         return len(chosen) + options["from"], int(logits.argmax())
 
 
-def deciding(options: dict[str, Any] | None = None) -> Tap:
+def deciding(decider: dict[str, Any] | None = None) -> Tap:
     tap = Tap()
     tap._decider = Counter()
-    tap.begin("r", 10, {"key": 1, "hidden": False, "decider": options or {"from": 3}})
+    tap.begin("r", 10, options(1, hidden=False, decider=decider or {"from": 3}))
     return tap
 
 
@@ -71,7 +76,7 @@ def test_a_part_of_a_prompt_chooses_nothing_and_what_is_computed_again_chooses_t
     tap, logits = deciding(), torch.eye(8)[5]
     steps = [(0, 4, None), (4, 6, 3), (10, 1, 4), (0, 4, None), (4, 8, 5), (12, 1, 6), (4, 6, 3)]
     for start, length, wanted in steps:
-        tap.begin("r", 10, {"key": 1, "hidden": False, "decider": {"from": 3}})  # V2 tells of it again when it resumes
+        tap.begin("r", 10, options(1, hidden=False, decider={"from": 3}))  # V2 tells of it again when it resumes
         tap.before_step([Rows("r", start, length)])
         assert tap.decide(1, logits) == wanted
     assert tap.collect(1, 0, 0)[2] == [5, 5, 5, 5]
@@ -86,10 +91,12 @@ def test_a_token_outside_the_vocabulary_fails_the_segment() -> None:
 
 def test_what_has_ended_is_forgotten() -> None:
     tap = deciding()
-    tap.begin("r", 12, {"key": 2, "hidden": True})
+    tap.begin("r", 12, options(2))
     assert tap.decide(1, torch.zeros(8)) is None
+    assert tap.request(20) == "r"
     tap.end(["r"])
     assert tap.collect(2, 0, 1) == ([], b"", [], "")
+    assert tap.request(20) is None
 
 
 # -- model runners -----------------------------------------------------------------------------------------------------
@@ -104,15 +111,20 @@ def platform() -> Any:
     return platform
 
 
+@pytest.fixture(scope="module")
+def inside(platform: Any) -> Any:
+    from duplex_server.engine.stages.vllm import inside
+
+    return inside
+
+
 def scheduled(**counts: int) -> Any:
     """What a scheduler says: ``new`` begins with 4 positions, ``old`` goes on at 7."""
     new = SimpleNamespace(
         req_id="new",
         prompt_token_ids=[1] * 4,
         num_computed_tokens=0,
-        sampling_params=SimpleNamespace(
-            seed=3, extra_args={"duplex": {"key": 1, "hidden": True, "decider": {"from": 2}}}
-        ),
+        sampling_params=SimpleNamespace(seed=3, extra_args={"duplex": options(1, decider={"from": 2})}),
     )
     return SimpleNamespace(
         finished_req_ids=set(),
@@ -142,10 +154,10 @@ class Runner:
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["V1", "V2"])
-def test_both_model_runners_steps_are_seen(platform: Any, monkeypatch: pytest.MonkeyPatch, second: bool) -> None:
+def test_both_model_runners_steps_are_seen(inside: Any, monkeypatch: pytest.MonkeyPatch, second: bool) -> None:
     tap = Tap()
-    monkeypatch.setattr(platform, "TAP", tap)
-    worker = platform.WorkerTap()
+    monkeypatch.setattr(inside, "TAP", tap)
+    worker = inside.WorkerTap()
     worker.model_runner = runner = Runner(second=second)
     worker.vllm_config = SimpleNamespace(
         use_v2_model_runner=second, model_config=SimpleNamespace(get_vocab_size=lambda: 9)
@@ -160,12 +172,12 @@ def test_both_model_runners_steps_are_seen(platform: Any, monkeypatch: pytest.Mo
     logits, untouched = torch.zeros((2, 8)), torch.zeros(8)
     params = scheduled(new=4, old=1).scheduled_new_reqs[0].sampling_params
     if second:
-        processor = platform.DeciderV2(None, None)
+        processor = inside.DeciderV2(None, None)
         assert processor.add_request(5, params)
         assert not processor.add_request(6, SimpleNamespace(extra_args=None))
         processor.apply(logits, SimpleNamespace(idx_mapping_np=np.array([6, 5])))
     else:
-        processor = platform.DeciderV1(None, None, False)
+        processor = inside.DeciderV1(None, None, False)
         processor.update_state(
             SimpleNamespace(
                 added=[(0, SimpleNamespace(extra_args=None), [], []), (1, params, [], [])], removed=[], moved=[]
@@ -178,14 +190,14 @@ def test_both_model_runners_steps_are_seen(platform: Any, monkeypatch: pytest.Mo
     assert int(torch.isinf(logits[1]).sum()) == 7
 
 
-def test_what_the_second_model_runner_builds_is_ours(platform: Any) -> None:
+def test_what_the_second_model_runner_builds_is_ours(inside: Any) -> None:
     """V2 itself needs Triton, which a CPU has not: its loader, which asks what a processor must be, is there."""
     from vllm.v1.sample.logits_processor import LogitsProcessor
     from vllm.v1.worker.gpu.sample.logits_processor import build_custom_logits_processors_params_validator
 
-    path = f"{platform.DeciderV2.__module__}:{platform.DeciderV2.__qualname__}"
+    path = f"{inside.DeciderV2.__module__}:{inside.DeciderV2.__qualname__}"
     build_custom_logits_processors_params_validator([path])(SimpleNamespace(extra_args=None))
-    assert issubclass(platform.DeciderV1, LogitsProcessor)
+    assert issubclass(inside.DeciderV1, LogitsProcessor)
     with pytest.raises(ValueError, match="LogitsProcessor"):
         build_custom_logits_processors_params_validator([path.replace("DeciderV2", "DeciderV1")])
 
@@ -213,3 +225,50 @@ def test_the_weights_alone_may_be_more_than_a_replica_may_take(platform: Any, ch
         warnings.simplefilter("ignore")
         with pytest.raises(platform.EngineStartError, match="memory_bytes 1000 is less than the weights"):
             platform.start(settings, 1, "cpu", 1000)
+
+
+# -- moving keys and values --------------------------------------------------------------------------------------------
+
+
+def backend(order: torch.Tensor, *, blocks: int, block: int, heads: int, size: int) -> tuple[torch.Tensor, Any]:
+    """A cache whose backend scatters a block's numbers by ``order``."""
+    cache = torch.zeros((blocks, heads, block, 2 * size))
+
+    def write(keys: torch.Tensor, values: torch.Tensor, into: torch.Tensor, slots: torch.Tensor) -> None:
+        flat, places = into.view(len(into), -1), order.reshape(2, block, heads, size)
+        for kind, numbers in enumerate((keys, values)):
+            for row, slot in zip(numbers, slots.tolist(), strict=True):
+                flat[slot // block, places[kind, slot % block].flatten()] = row.flatten()
+
+    return cache, write
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_keys_are_moved_whatever_the_layout_and_turn_with_their_position(halves: bool) -> None:
+    torch.manual_seed(0)
+    block, heads, size = 8, 2, 12
+    cache, write = backend(torch.randperm(2 * block * heads * size), blocks=6, block=block, heads=heads, size=size)
+    layout = Layout(cache, write, block=block, heads=heads, size=size)
+    rotation = Rotation(torch.tensor([1.0, 0.3, 0.01, 0.002, 0.7], dtype=torch.float64), halves)  # the last two stay
+    keys, values = torch.randn(2, 11, heads, size)
+    source = torch.tensor([5, 6, 7, 40, 41, 42, 43, 44, 45, 46, 47])
+    write(rotation.turned(keys, 900), values, cache, source)
+    before = cache.clone()
+    target = torch.arange(11) + 12
+    Cached(cache, layout, write).move(rotation, source, target, -890)
+    moved, same = layout.read(cache, target)
+    assert torch.equal(same, values)
+    assert torch.allclose(moved, rotation.turned(keys, 10), atol=1e-5)
+    assert torch.equal(moved[..., 10:], keys[..., 10:])
+    assert not torch.allclose(moved[..., :10], keys[..., :10], atol=1e-2)
+    untouched = [index for index in range(48) if not 12 <= index < 23]
+    for kept, was in zip(
+        layout.read(cache, torch.tensor(untouched)), layout.read(before, torch.tensor(untouched)), strict=True
+    ):
+        assert torch.equal(kept, was)
+
+
+def test_a_cache_that_keeps_something_else_cannot_be_moved() -> None:
+    cache, write = backend(torch.arange(2 * 8 * 2 * 4), blocks=1, block=8, heads=2, size=4)
+    with pytest.raises(CannotMove, match="as they are"):
+        Layout(cache, lambda k, v, into, slots: write(k / 3, v, into, slots), block=8, heads=2, size=4)

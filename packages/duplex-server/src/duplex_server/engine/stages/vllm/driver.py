@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, cast
 
 from duplex_core.stages import Purpose, StageRequest, StageSpec
@@ -56,6 +57,7 @@ class VllmDriver:
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Future[None]] = set()
         self._dead = False
+        self._spare = asyncio.Lock()
 
     async def start(self, spec: StageSpec, device: str, seats: Seats) -> None:
         """Make the program, and start its engine on ``device``; blocks the loop while weights load.
@@ -79,7 +81,7 @@ class VllmDriver:
         self._program = cast("EngineProgram", make(spec))
         try:
             settings = self._program.settings()
-            self.engine = platform.start(settings, seats.total, device, spec.resources.memory_bytes)
+            self.engine = platform.start(settings, seats.total, device, spec.resources.memory_bytes, spare=1)
             await self.engine.install(settings.decider)
         except platform.EngineStartError as exc:
             raise StageLoadError(str(exc)) from exc
@@ -173,6 +175,24 @@ class VllmDriver:
             if ending is not None:
                 await asyncio.shield(ending)
         return True
+
+    async def spare(self) -> None:
+        """Wait for the one request that the engine has to spare, until :meth:`let_go`."""
+        await self._spare.acquire()
+
+    def hand_over(self, session: Session, old: Hashable) -> None:
+        """Let what ``session`` holds be ``old``'s, beside what it claims next."""
+        self._cache.hand_over(session, old)
+
+    def let_go(self, old: Hashable) -> None:
+        """What was kept is not needed any more."""
+        self._cache.drop(old)
+        self._spare.release()
+        self._wake()
+
+    def fits(self, positions: int, beside: Hashable) -> bool:
+        """Whether a session could ever hold ``positions`` beside what is kept for it."""
+        return self._cache.fits(positions, beside)
 
     def rest(self, session: Session, positions: int) -> None:
         """It waits for its next append."""

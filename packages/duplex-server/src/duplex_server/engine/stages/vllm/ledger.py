@@ -11,7 +11,7 @@ Positions count from the beginning of the request. The last token of a segment h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -69,6 +69,18 @@ def joined(parts: Iterable[Feed]) -> Feed:
     return Feed(ids=tuple(ids), spans=tuple(spans))
 
 
+def cut(whole: Feed, start: int, stop: int, split: Callable[[Any, int, int], Any]) -> Feed:
+    """Positions ``start`` to ``stop`` of ``whole``; ``split(item, low, high)`` makes the item of a part of a span's rows."""
+    spans = []
+    for span in whole.spans:
+        low, high = max(span.start, start), min(span.start + span.length, stop)
+        if low < high:
+            all_of_it = high - low == span.length
+            item = span.item if all_of_it else split(span.item, low - span.start, high - span.start)
+            spans.append(Span(low - start, high - low, item))
+    return Feed(ids=whole.ids[start:stop], spans=tuple(spans))
+
+
 class Ledger:
     """The books of one session."""
 
@@ -106,6 +118,11 @@ class Ledger:
                 )
             )
         return Planned(before=() if fresh else tuple(self._fed), start=start, feed=feed, anew=fresh or not start)
+
+    @property
+    def fed(self) -> Feed:
+        """All that is in the context."""
+        return joined(self._fed)
 
     def commit(self, planned: Planned, chosen: Sequence[int]) -> None:
         """The engine has fed what was planned, then chosen ``chosen``, of which it has computed all but the last."""

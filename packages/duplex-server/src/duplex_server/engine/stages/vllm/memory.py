@@ -61,6 +61,16 @@ class Cache:
         self._held[key] = max(self._held.get(key, 0), self._needed(positions))
         self._busy.add(key)
 
+    def hand_over(self, key: Hashable, other: Hashable) -> None:
+        """What ``key`` holds is ``other``'s from now on, which is not set aside before it drops it."""
+        self._held[other] = self._held.pop(key, 0)
+        self._busy.discard(key)
+        self._busy.add(other)
+
+    def fits(self, positions: int, beside: Hashable) -> bool:
+        """Whether ``positions`` could be held beside what ``beside`` holds, if nobody else held anything."""
+        return self._needed(positions) + self._held.get(beside, 0) <= self._blocks
+
     def rest(self, key: Hashable, positions: int) -> None:
         """``key`` holds ``positions`` and does nothing: it may be set aside."""
         self._busy.discard(key)

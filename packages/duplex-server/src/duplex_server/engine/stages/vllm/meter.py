@@ -38,14 +38,16 @@ class Meter:
         self.preemptions = 0
         self.steps = 0
 
-    def segment(self, fed: int, chosen: int, times: Sequence[float]) -> None:
-        """An append of ``fed`` positions gave ``chosen`` tokens, in steps that ended at ``times``."""
+    def segment(self, fed: int, arrivals: Sequence[tuple[float, int]]) -> None:
+        """An append of ``fed`` positions gave tokens: when they came, and how many each time."""
+        chosen = sum(count for _, count in arrivals)
         self.input_tokens += fed
         self.output_tokens += chosen
-        self.steps += len(times)
-        if len(times) > 1:
-            self._waits += times[-1] - times[0]
-            self._gaps += chosen - 1
+        self.steps += chosen
+        if len(arrivals) > 1:
+            (first, together), (last, _) = arrivals[0], arrivals[-1]
+            self._waits += last - first
+            self._gaps += chosen - together
 
     def emitted(self, now: float) -> None:
         """Something was given out."""

@@ -1,13 +1,11 @@
-"""Everything that depends on vLLM's version, its model runners, its processes and the machine it runs on.
+"""Everything that depends on vLLM's version, its processes and the machine it runs on; with :mod:`.inside`, on its model runners.
 
-Owns the engine of one worker process: how it is started on a CPU and on GPUs, how prompts, embeddings and sampling are handed to
-it, how its steps are watched (model runner V1 and V2), and how its death shows. Called by :mod:`.driver` and :mod:`.session`, and
-by vLLM itself in the engine's process (:class:`WorkerTap`, the two deciders). Imports vllm, which takes many seconds; the
-environment that vLLM reads while it is imported is set by :mod:`.environment` before. Must never know a session, a request of
-the server or a ledger.
+Owns the engine of one worker process, seen from there: how it is started on a CPU and on GPUs, how prompts, embeddings and
+sampling are handed to it, how its death shows. Called by :mod:`.driver` and :mod:`.session`. Imports vllm, which takes many
+seconds; the environment that vLLM reads while it is imported is set by :mod:`.environment` before. Must never know a session, a
+request of the server or a ledger.
 
-Measured against vLLM 0.32. What it relies on beyond vLLM's documented interface: the two model runners' ``execute_model`` with
-``execute_model_state.hidden_states`` after it, the scheduler's output, the pass-through modality ``prompt_embeds``, and
+Measured against vLLM 0.32. What it relies on beyond vLLM's documented interface: the pass-through modality ``prompt_embeds``, and
 resumable requests (``StreamingInput``).
 """
 
@@ -18,7 +16,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -39,19 +37,14 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import StatLoggerBase
-from vllm.v1.sample.logits_processor import LogitsProcessor as ProcessorV1
-from vllm.v1.sample.logits_processor import process_dict_updates
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as ProcessorV2
 
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch
 from duplex_core.workers import EngineSettings, Sampling, SegmentEnd
-from duplex_server.engine.stages.vllm.environment import die_with_parent
+from duplex_server.engine.stages.vllm import plugin
+from duplex_server.engine.stages.vllm.inside import OPTIONS, DeciderV1, DeciderV2, WorkerTap
 from duplex_server.engine.stages.vllm.ledger import Feed
-from duplex_server.engine.stages.vllm.tap import Rows, Tap
 
-OPTIONS = "duplex"
-"""Under which name a segment's wishes travel in ``SamplingParams.extra_args``."""
 ITEM_POSITIONS = 256
 """Most embeddings in one multimodal item: vLLM refuses items larger than its encoder cache."""
 LONG_PREFILL = 512
@@ -69,9 +62,6 @@ OURS = (
     "disable_log_stats",
 )
 """Engine arguments that are not a model package's to give."""
-
-TAP = Tap()
-"""The tap of this process, when it is an engine's."""
 
 
 class EngineDied(RuntimeError):
@@ -91,10 +81,28 @@ class Chosen(NamedTuple):
 
     ids: tuple[int, ...]
     end: SegmentEnd
-    times: tuple[float, ...]
-    """When each step's tokens came, in monotonic seconds."""
+    arrivals: tuple[tuple[float, int], ...]
+    """When tokens came, in monotonic seconds, and how many: one, or several when this process was behind."""
     preemptions: int
     """How often the engine set it aside within the segment."""
+
+
+class Item(NamedTuple):
+    """Embeddings as the engine takes them, and by what it knows them again."""
+
+    digest: str
+    rows: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> Item:
+        """An item of rows ``[n, hidden]`` in the model's type."""
+        own = rows.contiguous()
+        return cls(hashlib.blake2b(own.view(torch.uint8).numpy().data, digest_size=16).hexdigest(), own)
+
+
+def part(item: Item, low: int, high: int) -> Item:
+    """Rows ``low`` to ``high`` of an item."""
+    return Item.of(item.rows[low:high])
 
 
 class Collected(NamedTuple):
@@ -103,139 +111,6 @@ class Collected(NamedTuple):
     hidden: Tensor | None
     told: tuple[Any, ...]
     failure: str
-
-
-# -- in the engine's process -------------------------------------------------------------------------------------------
-
-
-class WorkerTap:
-    """Mixed by vLLM into its worker's class, whichever that is; its methods are reached by ``collective_rpc``."""
-
-    model_runner: Any
-    vllm_config: Any
-
-    def duplex_install(self, decider: str) -> int:
-        """Watch every step of this worker's model runner from now on. Gives the size of the vocabulary."""
-        die_with_parent()  # where vLLM spawns its processes, nothing has said so yet
-        TAP.install(decider)
-        runner = self.model_runner
-        compute = runner.execute_model
-        seeds = not self.vllm_config.use_v2_model_runner
-
-        def execute_model(scheduled: Any, *args: Any, **kwargs: Any) -> Any:
-            rows = _announced(scheduled)
-            if seeds:
-                _seed(runner, scheduled)
-            TAP.before_step(rows.values())
-            result = compute(scheduled, *args, **kwargs)
-            hidden = getattr(runner.execute_model_state, "hidden_states", None)
-            if hidden is not None:
-                TAP.after_step([rows[each] for each in _order(runner) if each in rows], hidden)
-            return result
-
-        runner.execute_model = execute_model
-        return int(self.vllm_config.model_config.get_vocab_size())
-
-    def duplex_collect(self, key: int, first: int, count: int) -> tuple[list[int], bytes, list[Any], str]:
-        """See :meth:`.tap.Tap.collect`."""
-        return TAP.collect(key, first, count)
-
-
-def _announced(scheduled: Any) -> dict[str, Rows]:
-    """What the scheduler wants computed, told to the tap: new segments, ended requests, and who computes what now."""
-    TAP.end(scheduled.finished_req_ids)
-    counts = scheduled.num_scheduled_tokens
-    rows: dict[str, Rows] = {}
-    for new in scheduled.scheduled_new_reqs:
-        TAP.begin(new.req_id, len(new.prompt_token_ids or ()), _options(new.sampling_params))
-        rows[new.req_id] = Rows(new.req_id, new.num_computed_tokens, counts[new.req_id])
-    known = scheduled.scheduled_cached_reqs
-    for request, computed in zip(known.req_ids, known.num_computed_tokens, strict=True):
-        rows[request] = Rows(request, computed, counts[request])
-    return rows
-
-
-def _order(runner: Any) -> Sequence[str]:
-    """The requests in the order of their rows: V2 keeps the batch with the step's state, V1 with the runner."""
-    batch = getattr(runner.execute_model_state, "input_batch", None) or runner.input_batch
-    order: Sequence[str] = batch.req_ids
-    return order
-
-
-def _seed(runner: Any, scheduled: Any) -> None:
-    """Begin each append's random numbers at its own seed: V1 keeps those of a request's first append."""
-    for new in scheduled.scheduled_new_reqs:
-        known = runner.requests.get(new.req_id)
-        if known is None or new.sampling_params is None:
-            continue
-        seed = new.sampling_params.seed
-        known.generator = None if seed is None else torch.Generator(device=runner.device).manual_seed(seed)
-
-
-def _options(params: Any) -> dict[str, Any] | None:
-    options: dict[str, Any] | None = ((params and params.extra_args) or {}).get(OPTIONS)
-    return options
-
-
-def _choose(logits: torch.Tensor, row: int, key: int) -> None:
-    """Leave only the decider's token in a row, if it chooses one in this step."""
-    token = TAP.decide(key, logits[row])
-    if token is not None:
-        logits[row].fill_(float("-inf"))
-        logits[row, token] = 0.0
-
-
-class DeciderV1(ProcessorV1):
-    """The decider under model runner V1, which tells what has moved in its batch."""
-
-    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
-        self._keys: dict[int, int] = {}
-
-    def is_argmax_invariant(self) -> bool:
-        """It decides greedy tokens, too."""
-        return False
-
-    def update_state(self, batch_update: Any) -> None:
-        """Follow the batch's rows."""
-        process_dict_updates(self._keys, batch_update, lambda params, *_: _decided(params))
-
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Decide for the rows that ask for it."""
-        for row, key in self._keys.items():
-            _choose(logits, row, key)
-        return logits
-
-
-class DeciderV2(ProcessorV2):
-    """The decider under model runner V2, which gives every request a slot."""
-
-    def __init__(self, vllm_config: Any, req_states: Any) -> None:
-        self._keys: dict[int, int] = {}
-
-    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """A segment begins in a slot."""
-        key = _decided(sampling_params)
-        if key is None:
-            self._keys.pop(req_idx, None)
-            return False
-        self._keys[req_idx] = key
-        return True
-
-    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Decide for the rows that ask for it; without speculation a request has one row."""
-        for row, slot in enumerate(ctx.idx_mapping_np.tolist()):
-            key = self._keys.get(slot)
-            if key is not None:
-                _choose(logits, row, key)
-        return logits
-
-
-def _decided(params: Any) -> int | None:
-    options = _options(params)
-    return options["key"] if options is not None and TAP.decides(options) else None
-
-
-# -- in the worker process ---------------------------------------------------------------------------------------------
 
 
 class _Gauges(StatLoggerBase):
@@ -294,12 +169,15 @@ class Engine:
         self._key += 1
         return self._key
 
-    def open(self, *, first: bool) -> Stream:
-        """Begin a resumable request; ``first`` ones go before the others where the scheduler has a choice."""
-        self._opened += 1
-        return Stream(self._engine, f"r{self._opened}", 0 if first else 1)
+    def open(self, *, first: bool, alone: bool = False) -> Stream:
+        """Begin a resumable request; ``first`` ones go before the others where the scheduler has a choice.
 
-    def items(self, values: Tensor) -> list[tuple[int, Any]]:
+        An ``alone`` one shares nothing of the KV cache with others, also where they begin alike.
+        """
+        self._opened += 1
+        return Stream(self._engine, self._opened, 0 if first else 1, alone=alone)
+
+    def items(self, values: Tensor) -> list[tuple[int, Item]]:
         """Embeddings ``[n, hidden]`` as what the engine takes: lengths, and for each its item.
 
         Raises:
@@ -310,13 +188,22 @@ class Engine:
         if len(values.shape) != 2 or values.shape[1] != self.hidden_size:
             raise ValueError(f"embeddings of {list(values.shape)} were given; this model's are [n, {self.hidden_size}]")
         rows = as_torch(values).to(self._dtype)
-        made: list[tuple[int, Any]] = []
-        for part in rows.split(ITEM_POSITIONS):
-            own = part.contiguous()
-            digest = hashlib.blake2b(own.view(torch.uint8).numpy().data, digest_size=16).hexdigest()
-            element = MultiModalFieldElem(data=own, field=MultiModalSharedField(batch_size=1))
-            made.append((len(own), (digest, MultiModalKwargsItem({"embedding": element}))))
-        return made
+        return [(len(part), Item.of(part)) for part in rows.split(ITEM_POSITIONS)]
+
+    async def move(self, source: Stream, target: Stream, *, start: int, stop: int, to: int) -> str:
+        """Move the keys and values of ``source``'s positions ``start`` to ``stop`` to ``target``'s, from ``to`` on.
+
+        Both wait for their next append. Gives why it cannot be done, or nothing.
+
+        Raises:
+            EngineDied: the engine is gone.
+        """
+        try:
+            args = (source.number, target.number, start, stop, to)
+            told: list[str] = await self._engine.collective_rpc("duplex_move", args=args)
+        except EngineDeadError as exc:
+            raise EngineDied(str(exc)) from exc
+        return next(filter(None, told), "")
 
     async def collect(self, key: int, first: int, count: int) -> Collected:
         """What the tap has of a segment: hidden states at ``count`` positions from ``first`` on, and what was told.
@@ -350,29 +237,43 @@ class Engine:
 class Stream:
     """One resumable request in the engine."""
 
-    def __init__(self, engine: Any, name: str, priority: int) -> None:
+    def __init__(self, engine: Any, number: int, priority: int, *, alone: bool) -> None:
         """Nothing is submitted before the first segment."""
+        self.number = number
+        self._salt = f"alone-{number}" if alone else None
         self._inputs: asyncio.Queue[StreamingInput] = asyncio.Queue()
         self._preempted = 0
         self._outputs: AsyncGenerator[Any, None] = engine.generate(
-            self._appends(), _params(Sampling(), None), name, priority=priority
+            self._appends(), _params(Sampling(), None), f"r{number}", priority=priority
         )
 
-    async def segment(self, prompt: Any, params: Any) -> Chosen:
-        """Append ``prompt`` and wait for its tokens. Whatever is raised, a cancellation too, ends the request.
+    async def segment(
+        self, feed: Feed, sampling: Sampling, key: int, *, hidden: bool = False, whole: bool = False
+    ) -> Chosen:
+        """Append ``feed`` and wait for its tokens. Whatever is raised, a cancellation too, ends the request.
+
+        Args:
+            feed: whose spans' items come from :meth:`Engine.items`.
+            sampling: how the tokens are chosen.
+            key: under which :meth:`Engine.collect` finds what is asked for besides.
+            hidden: whether the hidden states are.
+            whole: whether nothing is to be taken from what other requests have computed; at a request's first append.
 
         Raises:
             EngineDied: the engine is gone.
             EngineRefused: it did not take this.
+            ValueError: vLLM refuses a value of ``sampling``.
         """
-        self._inputs.put_nowait(StreamingInput(prompt=prompt, sampling_params=params))
+        options = {"stream": self.number, "key": key, "hidden": hidden, "decider": sampling.decider}
+        params = _params(sampling, options, whole=whole)
+        self._inputs.put_nowait(StreamingInput(prompt=_prompt(feed, self._salt), sampling_params=params))
         ids: list[int] = []
-        times: list[float] = []
+        arrivals: list[tuple[float, int]] = []
         try:
             while True:
                 output = await anext(self._outputs)
-                times.append(time.monotonic())
                 part = output.outputs[0]
+                arrivals.append((time.monotonic(), len(part.token_ids)))
                 ids.extend(part.token_ids)
                 if part.finish_reason is not None:
                     break
@@ -385,7 +286,7 @@ class Stream:
         if part.finish_reason not in {"stop", "length"} or not ids:
             raise EngineRefused(f"the engine ended a segment with {part.finish_reason}")
         before, self._preempted = self._preempted, output.metrics.num_preemptions if output.metrics else 0
-        return Chosen(tuple(ids), SegmentEnd(part.finish_reason), tuple(times), self._preempted - before)
+        return Chosen(tuple(ids), SegmentEnd(part.finish_reason), tuple(arrivals), self._preempted - before)
 
     async def close(self) -> None:
         """End the request. Idempotent."""
@@ -397,29 +298,24 @@ class Stream:
             yield await self._inputs.get()
 
 
-def prompt(feed: Feed) -> Any:
-    """A prompt of ``feed``, whose spans' items come from :meth:`Engine.items`."""
+def _prompt(feed: Feed, salt: str | None) -> Any:
+    """A prompt of ``feed``."""
     if not feed.spans:
-        return tokens_input(list(feed.ids))
+        return tokens_input(list(feed.ids), cache_salt=salt)
     items = [span.item for span in feed.spans]
     return mm_input(
         list(feed.ids),
-        MultiModalKwargsItems({"prompt_embeds": [item for _, item in items]}),
-        {"prompt_embeds": [digest for digest, _ in items]},
+        MultiModalKwargsItems({"prompt_embeds": [_kwargs(item.rows) for item in items]}),
+        {"prompt_embeds": [item.digest for item in items]},
         {"prompt_embeds": [PlaceholderRange(offset=span.start, length=span.length) for span in feed.spans]},
+        cache_salt=salt,
     )
 
 
-def params(sampling: Sampling, key: int, *, hidden: bool = False, whole: bool = False) -> Any:
-    """The parameters of one segment; ``whole``: nothing is taken from what other requests have computed.
-
-    Raises:
-        ValueError: vLLM refuses a value.
-    """
-    options: dict[str, Any] | None = None
-    if hidden or sampling.decider is not None:
-        options = {"key": key, "hidden": hidden, "decider": sampling.decider}
-    return _params(sampling, options, whole=whole)
+def _kwargs(rows: torch.Tensor) -> Any:
+    return MultiModalKwargsItem(
+        {"embedding": MultiModalFieldElem(data=rows, field=MultiModalSharedField(batch_size=1))}
+    )
 
 
 def _params(sampling: Sampling, options: Mapping[str, Any] | None, *, whole: bool = False) -> Any:
@@ -440,21 +336,19 @@ def _params(sampling: Sampling, options: Mapping[str, Any] | None, *, whole: boo
     )
 
 
-def start(settings: EngineSettings, seats: int, device: str, memory_bytes: int | None) -> Engine:
-    """Start an engine with ``seats`` sequences on ``device``; blocks while the weights load.
+def start(settings: EngineSettings, seats: int, device: str, memory_bytes: int | None, *, spare: int = 0) -> Engine:
+    """Start an engine with ``seats`` sequences, and ``spare`` ones, on ``device``; blocks while the weights load.
 
     Raises:
         EngineStartError: the settings, or the device, do not fit this vLLM. What vLLM itself raises comes as it is.
     """
     _check(settings, device)
     if settings.architecture:
-        from duplex_server.engine.stages.vllm import plugin  # noqa: PLC0415
-
         os.environ[plugin.VARIABLE] = f"{settings.architecture_name}={settings.architecture}"
         plugin.register()
     if current_platform.is_cpu():
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # no further process below the engine's
-    config = AsyncEngineArgs(**_arguments(settings, seats, device)).create_engine_config()
+    config = AsyncEngineArgs(**_arguments(settings, seats + spare, device)).create_engine_config()
     if settings.decider:
         chosen = DeciderV2 if config.use_v2_model_runner else DeciderV1
         config.model_config.logits_processors = [f"{chosen.__module__}:{chosen.__qualname__}"]

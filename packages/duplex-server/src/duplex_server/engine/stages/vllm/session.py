@@ -13,7 +13,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from duplex_core.stages import Forward, StageRequest
 from duplex_core.tensors import Tensor
 from duplex_core.workers import Append, Emit, EngineProgram, EngineSession, ProgramStep, Sampling, Segment
 from duplex_server.engine.stages.processes.driver import Sink
-from duplex_server.engine.stages.vllm.ledger import Feed, Ledger, Planned, Span, joined
+from duplex_server.engine.stages.vllm.ledger import Feed, Ledger, Planned, Span, cut, joined
 from duplex_server.engine.stages.vllm.meter import Meter
 from duplex_server.engine.stages.vllm.platform import (
     Chosen,
@@ -31,8 +31,7 @@ from duplex_server.engine.stages.vllm.platform import (
     EngineDied,
     EngineRefused,
     Stream,
-    params,
-    prompt,
+    part,
 )
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,18 @@ class Host(Protocol):
     async def claim(self, session: Session, positions: int) -> None:
         """Wait until the session may hold ``positions`` in the KV cache."""
 
+    async def spare(self) -> None:
+        """Wait for the one request that the engine has to spare, until :meth:`let_go`."""
+
+    def hand_over(self, session: Session, old: Hashable) -> None:
+        """Let what it holds be ``old``'s, beside what it claims next."""
+
+    def let_go(self, old: Hashable) -> None:
+        """What was kept is not needed any more, and the spare request is free."""
+
+    def fits(self, positions: int, beside: Hashable) -> bool:
+        """Whether it could ever hold ``positions`` beside what is kept for it."""
+
     def rest(self, session: Session, positions: int) -> None:
         """It holds ``positions`` and does nothing now."""
 
@@ -62,6 +73,16 @@ class Host(Protocol):
 
     def count(self, what: str, number: int = 1) -> None:
         """Something happened, for the metrics."""
+
+
+class _Old:
+    """What had been fed when a request said ``fresh``, and the request in the engine that has it, unless it was lost."""
+
+    __slots__ = ("fed", "stream")
+
+    def __init__(self, fed: Feed, stream: Stream | None) -> None:
+        self.fed = fed
+        self.stream = stream
 
 
 class Session:
@@ -80,6 +101,8 @@ class Session:
         self._task: asyncio.Task[None] | None = None
         self._running: StageRequest | None = None
         self._set_aside = 0
+        self._old: _Old | None = None
+        self._alone = False
         self._closed = False
 
     def submit(self, request: StageRequest) -> None:
@@ -163,6 +186,8 @@ class Session:
         else:
             sink.output(request, None, final=True, metrics=(meter.metrics(stage, time.monotonic()),))
             return
+        finally:
+            self._let_go()
         sink.failed(request, info, metrics=(meter.metrics(stage, time.monotonic()),))
 
     async def _drive(
@@ -193,18 +218,27 @@ class Session:
     async def _append(self, append: Append, meter: Meter) -> Segment:
         """Feed an append and wait for its tokens; the ledger knows of it when all of it is there, and not before."""
         sampling = append.sampling
+        _check_sampling(sampling, self._host.engine.vocabulary)
+        if append.fresh:
+            self._let_go()
+        if append.kept is not None:
+            await self._keep(append)
         feed = self._feed(append)
         planned = self._ledger.plan(feed, sampling.max_tokens, fresh=append.fresh, drop_last=append.drop_last)
-        _check_sampling(sampling, self._host.engine.vocabulary)
+        positions = planned.prompt + sampling.max_tokens
         try:
-            await self._host.claim(self, planned.prompt + sampling.max_tokens)
+            if self._old is not None and not self._host.fits(positions, self._old):
+                self._let_go(lost=True)
+            await self._host.claim(self, positions)
             chosen, collected = await self._segment(planned, sampling, hidden=append.hidden)
+            if append.kept is not None:
+                await self._move(*append.kept, to=planned.prompt - len(feed))
         except BaseException:
             self._lose()
             raise
         self._ledger.commit(planned, chosen.ids)
         self._host.rest(self, self._ledger.context)
-        meter.segment(len(planned.feed), len(chosen.ids), chosen.times)
+        meter.segment(len(planned.feed), chosen.arrivals)
         meter.preemptions += chosen.preemptions + self._set_aside
         self._set_aside = 0
         told = collected.told[: len(chosen.ids)]
@@ -227,13 +261,16 @@ class Session:
         key = engine.next_key()
         feed, alone = planned.feed, False
         if planned.anew or self._stream is None:
-            await self._begin()
+            stream = await self._begin()
             if planned.before and hidden and engine.reuses_prefixes:
-                await self._stream_of().segment(prompt(joined(planned.before)), params(Sampling(), key))
+                await stream.segment(joined(planned.before), Sampling(), key)
+                key = engine.next_key()
             else:
                 feed, alone = joined((*planned.before, feed)), hidden
             self._host.count("refed_positions", planned.start)
-        chosen = await self._stream_of().segment(prompt(feed), params(sampling, key, hidden=hidden, whole=alone))
+        else:
+            stream = self._stream
+        chosen = await stream.segment(feed, sampling, key, hidden=hidden, whole=alone)
         if not hidden and sampling.decider is None:
             return chosen, Collected(None, (), "")
         count = len(planned.feed) + len(chosen.ids) - 1
@@ -244,28 +281,85 @@ class Session:
             collected = collected._replace(hidden=await self._computed_again(planned, chosen.ids, count))
         return chosen, collected
 
+    async def _keep(self, append: Append) -> None:
+        """Make sure that what an append keeps is there to be moved: of the context that a fresh append ends."""
+        if append.hidden or append.embeds is not None:
+            raise ValueError("positions that are kept are not computed: they have no embeddings and no hidden states")
+        if append.fresh:
+            self._alone = True  # blocks that are moved into must be nobody else's
+            self._old = await self._kept()
+        known = len(self._old.fed) if self._old is not None else 0
+        start, stop = append.kept or (0, 0)
+        if not 0 <= start < stop <= known or stop - start != len(append.ids):
+            raise ValueError(
+                f"{len(append.ids)} positions keep {start} to {stop} of {known}: as many, of what had been fed when this "
+                "request said fresh and kept some"
+            )
+
+    async def _kept(self) -> _Old:
+        """The context as it is, set beside for moving from; fed again if it has been lost."""
+        old = _Old(self._ledger.fed, None)
+        if not len(old.fed):
+            return old
+        await self._host.spare()
+        try:
+            if self._stream is None:
+                await self._restored(old.fed)
+        except BaseException:
+            self._lose()
+            self._host.let_go(old)
+            raise
+        self._host.hand_over(self, old)
+        old.stream, self._stream = self._stream, None
+        return old
+
+    async def _restored(self, fed: Feed) -> None:
+        """Feed a context again that has been lost."""
+        await self._host.claim(self, len(fed) + 1)
+        stream = await self._begin()
+        await stream.segment(fed, Sampling(), self._host.engine.next_key())
+
+    async def _move(self, start: int, stop: int, *, to: int) -> None:
+        """Put the keys and values that are kept in the place of those that were just computed from the same tokens."""
+        why = "the KV cache is too small to hold the old context beside the new one"
+        if self._old is not None and self._old.stream is not None and self._stream is not None:
+            why = await self._host.engine.move(self._old.stream, self._stream, start=start, stop=stop, to=to)
+        if why:
+            log.warning(
+                "stage %s: what %s keeps was computed again instead of moved: %s", self._host.stage, self._id, why
+            )
+        self._host.count("recomputed_positions" if why else "moved_positions", stop - start)
+
+    def _let_go(self, *, lost: bool = False) -> None:
+        """The old context is not needed any more, or cannot be had: then only what was fed is known of it."""
+        old = self._old
+        if old is None:
+            return
+        if old.stream is not None:
+            _ = self._host.end(old.stream)
+            self._host.let_go(old)
+            old.stream = None
+        self._old = old if lost else None
+
     async def _computed_again(self, planned: Planned, chosen: Sequence[int], count: int) -> Tensor:
         """The hidden states of a segment that took some from the engine's prefixes after it was set aside within it."""
         engine = self._host.engine
-        await self._begin()
+        stream = await self._begin()
         key = engine.next_key()
         whole = joined((*planned.before, planned.feed, Feed(ids=tuple(chosen[:-1]))))
-        await self._stream_of().segment(prompt(whole), params(Sampling(), key, hidden=True, whole=True))
+        await stream.segment(whole, Sampling(), key, hidden=True, whole=True)
         hidden = (await engine.collect(key, planned.start, count)).hidden
         if hidden is None:
             raise EngineRefused("the engine gave no hidden states")
         self._host.count("computed_again", count)
         return hidden
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> Stream:
         """A new request in the engine, in the place of the one that is there."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await asyncio.shield(self._host.end(stream))
-        self._stream = self._host.engine.open(first=self.first)
-
-    def _stream_of(self) -> Stream:
-        assert self._stream is not None
+        self._stream = self._host.engine.open(first=self.first, alone=self._alone)
         return self._stream
 
     def _feed(self, append: Append) -> Feed:
@@ -274,6 +368,9 @@ class Session:
         Raises:
             ValueError: what it says does not fit together, or not this model: a fault of the program.
         """
+        if append.kept is not None:
+            assert self._old is not None
+            return cut(self._old.fed, *append.kept, part)
         ids = list(append.ids)
         spans: list[Span] = []
         if append.embeds is not None:

@@ -36,8 +36,8 @@ class _Record:
     def __init__(self, key: int, prompt: int, options: dict[str, Any]) -> None:
         self.key = key
         self.prompt = prompt
-        self.hidden: bool = options.get("hidden", False)
-        self.options: dict[str, Any] | None = options.get("decider")
+        self.hidden: bool = options["hidden"]
+        self.options: dict[str, Any] | None = options["decider"]
         self.states: list[tuple[int, torch.Tensor]] = []
         self.chosen: list[int] = []
         self.told: list[Any] = []
@@ -52,6 +52,7 @@ class Tap:
         self._records: dict[str, _Record] = {}
         self._ends: dict[int, int] = {}
         self._keys: dict[int, _Record] = {}
+        self._streams: dict[int, str] = {}
 
     def install(self, decider: str) -> None:
         """Make the decider from its import path ``package.module:Class``, if there is one.
@@ -64,25 +65,42 @@ class Tap:
             self._decider = getattr(importlib.import_module(module), name)()
 
     def begin(self, request: str, prompt: int, options: dict[str, Any] | None) -> None:
-        """A segment of ``request`` is in the engine from now on, whose first token is chosen after ``prompt`` positions."""
+        """A segment of ``request`` is in the engine from now on, whose first token is chosen after ``prompt`` positions.
+
+        ``options`` say what it asks for (``hidden``, ``decider``), under which ``key``, and whose ``stream`` it is; ``None`` is
+        vLLM's own.
+        """
         old = self._records.get(request)
         if options is None:
-            self.end((request,))
-            return
+            return  # not ours
         if old is not None and old.key == options["key"]:
             return  # set aside, and computed again
-        self.end((request,))
+        self._forget(request)
+        self._streams[options["stream"]] = request
+        if not options["hidden"] and options["decider"] is None:
+            return
         record = _Record(options["key"], prompt, options)
         self._records[request] = record
         self._keys[record.key] = record
 
     def end(self, requests: Iterable[str]) -> None:
-        """These requests are over, or ask for nothing now."""
-        for request in requests:
-            record = self._records.pop(request, None)
-            if record is not None:
-                self._keys.pop(record.key, None)
-                self._ends.pop(record.key, None)
+        """These requests are over."""
+        over = set(requests)
+        for request in over:
+            self._forget(request)
+        if over:
+            self._streams = {stream: request for stream, request in self._streams.items() if request not in over}
+
+    def request(self, stream: int) -> str | None:
+        """Which request of the engine a stream's is."""
+        return self._streams.get(stream)
+
+    def _forget(self, request: str) -> None:
+        """What a request asked for is over."""
+        record = self._records.pop(request, None)
+        if record is not None:
+            self._keys.pop(record.key, None)
+            self._ends.pop(record.key, None)
 
     def before_step(self, rows: Iterable[Rows]) -> None:
         """A step is about to compute ``rows``."""
@@ -102,7 +120,7 @@ class Tap:
 
     def decides(self, options: dict[str, Any] | None) -> bool:
         """Whether a segment with these options has its tokens chosen by the decider."""
-        return options is not None and options.get("decider") is not None
+        return options is not None and options["decider"] is not None
 
     def decide(self, key: int, logits: torch.Tensor) -> int | None:
         """The token to choose for a segment from ``logits`` ``[vocabulary]``; ``None``: the step chooses none for it."""
