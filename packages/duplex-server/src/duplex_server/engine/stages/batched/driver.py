@@ -39,7 +39,7 @@ class BatchedDriver:
         self._worker: BatchedWorker | None = None
         self._slots: Slots
         self._next: asyncio.Handle | None = None
-        self._next_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -75,7 +75,7 @@ class BatchedDriver:
     async def stop(self) -> None:
         """Close the worker."""
         self._stopped = True
-        for handle in (self._next, self._telling):
+        for handle in (self._next, self._timer, self._telling):
             if handle is not None:
                 handle.cancel()
         if self._worker is not None:
@@ -87,26 +87,35 @@ class BatchedDriver:
         return self._worker
 
     def _schedule(self) -> None:
-        """Have the next step begin when it is due."""
-        now = time.monotonic()
-        due = self._slots.due(now)
-        if due is None or self._stopped or (self._next is not None and self._next_at <= due):
-            return
-        if self._next is not None:
-            self._next.cancel()
-        self._next_at = due
-        wait = due - now
-        self._next = self._loop.call_later(wait, self._ring) if wait > 0 else self._loop.call_soon(self._after_reading)
+        """Look what is due when all that has come together has been taken in."""
+        if self._next is None and not self._stopped:
+            self._next = self._loop.call_soon(self._look)
 
-    def _after_reading(self) -> None:
-        """Come again when the loop has looked at the socket: what has come during a step takes part in the next."""
-        self._next = self._loop.call_soon(self._ring)
-
-    def _ring(self) -> None:
+    def _look(self) -> None:
+        """Step now, or when that is due."""
         self._next = None
         due = self._slots.due(now := time.monotonic())
-        if due is not None and due <= now:
-            self._step()
+        if due is None:
+            return
+        if due > now:
+            if self._timer is None or self._timer.when() > self._loop.time() + due - now:
+                self._wake(due - now)
+            return
+        self._step()
+        if self._slots.queued:
+            self._next = self._loop.call_soon(self._after_reading)
+
+    def _after_reading(self) -> None:
+        """Look again when the loop has read the socket: what has come during a step takes part in the next."""
+        self._next = self._loop.call_soon(self._look)
+
+    def _wake(self, after_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(after_s, self._rung)
+
+    def _rung(self) -> None:
+        self._timer = None
         self._schedule()
 
     def _step(self) -> None:

@@ -46,13 +46,17 @@ class Frame:
 
     __slots__ = ("buffers", "header")
 
-    def __init__(self, header: bytearray, buffers: list[bytearray]) -> None:
+    def __init__(self, header: bytes | bytearray, buffers: list[bytearray]) -> None:
         self.header = header
         self.buffers = buffers
 
 
 class Unpacker:
-    """Takes a stream apart. Whoever reads puts bytes into :meth:`space` and says how many with :meth:`received`."""
+    """Takes a stream apart. Whoever reads puts bytes into :meth:`space` and says how many with :meth:`received`.
+
+    A frame that has come whole is taken out at once. One that has not is put together piece by piece: each of its parts is
+    filled where it will stay, a large one by the reader itself.
+    """
 
     def __init__(self) -> None:
         """Begin at the beginning of a frame."""
@@ -84,14 +88,37 @@ class Unpacker:
             self._filled += count
             self._advance(frames)
             return frames
-        data = self._scratch[:count]
-        while len(data):
-            taken = min(len(data), len(self._fill) - self._filled)
-            self._fill[self._filled : self._filled + taken] = data[:taken]
+        at = 0
+        while at < count:
+            if self.between and (end := self._whole(at, count, frames)):
+                at = end
+                continue
+            taken = min(count - at, len(self._fill) - self._filled)
+            with memoryview(self._fill) as fill:
+                fill[self._filled : self._filled + taken] = self._scratch[at : at + taken]
             self._filled += taken
-            data = data[taken:]
+            at += taken
             self._advance(frames)
         return frames
+
+    def _whole(self, at: int, count: int, frames: list[Frame]) -> int:
+        """Take out the frame that begins at ``at`` if all of it has come: where it ends, or 0."""
+        if count - at < _PREFIX.size:
+            return 0
+        lengths = _lengths(self._scratch, at, count)
+        if lengths is None:
+            return 0
+        at += _PREFIX.size + 8 * (len(lengths) - 1)
+        if at + sum(lengths) > count:
+            return 0
+        header = bytes(self._scratch[at : at + lengths[0]])
+        at += lengths[0]
+        buffers = []
+        for length in lengths[1:]:
+            buffers.append(bytearray(self._scratch[at : at + length]))
+            at += length
+        frames.append(Frame(header, buffers))
+        return at
 
     def _advance(self, frames: list[Frame]) -> None:
         """Go on to the next part, and over all that are empty."""
@@ -110,15 +137,25 @@ class Unpacker:
             self._fill, self._filled = bytearray(length), 0
 
     def _begin(self) -> None:
-        """The prefix is whole, or the lengths of the buffers after it are."""
-        header, count = _PREFIX.unpack_from(self._fill)
-        if header > _MOST_HEADER or count > _MOST_BUFFERS:
-            raise FrameError(f"a frame cannot have a header of {header} bytes and {count} buffers")
-        whole = _PREFIX.size + 8 * count
-        if len(self._fill) < whole:
-            self._fill.extend(bytes(whole - len(self._fill)))
-            return
-        lengths = struct.unpack_from(f"<{count}Q", self._fill, _PREFIX.size)
-        if any(length > _MOST_BUFFER for length in lengths):
-            raise FrameError(f"a frame cannot have a buffer of {max(lengths)} bytes")
-        self._lengths = [header, *lengths]
+        """The prefix is whole, or the lengths of the buffers after it are: read them, or make room for them."""
+        self._lengths = _lengths(self._fill, 0, len(self._fill))
+        if self._lengths is None:
+            _, count = _PREFIX.unpack_from(self._fill)
+            self._fill.extend(bytes(8 * count))
+
+
+def _lengths(data: Buffer, at: int, end: int) -> list[int] | None:
+    """The lengths of a frame's header and buffers, if those of all have come.
+
+    Raises:
+        FrameError: there is no such frame.
+    """
+    header, count = _PREFIX.unpack_from(data, at)
+    if header > _MOST_HEADER or count > _MOST_BUFFERS:
+        raise FrameError(f"a frame cannot have a header of {header} bytes and {count} buffers")
+    if end - at < _PREFIX.size + 8 * count:
+        return None
+    lengths = struct.unpack_from(f"<{count}Q", data, at + _PREFIX.size)
+    if count and max(lengths) > _MOST_BUFFER:
+        raise FrameError(f"a frame cannot have a buffer of {max(lengths)} bytes")
+    return [header, *lengths]

@@ -78,34 +78,38 @@ class Payloads:
         return self._buffers[int.from_bytes(data, "little")]
 
 
+class _Place(msgspec.Struct):
+    """What is encoded of a tensor: the same fields, with the number of its buffer for its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: msgspec.msgpack.Ext
+
+
 def _without_bytes(value: Any, buffers: list[Buffer]) -> Any:
     """``value`` itself, or, where there are tensors in it, its like without their bytes."""
     if isinstance(value, Tensor):
         place = msgspec.msgpack.Ext(_BUFFER, len(buffers).to_bytes(4, "little"))
         buffers.append(_flat(value.data))
-        return _with(value, {"data": place})
+        return _Place(value.dtype, value.shape, place)
     if isinstance(value, msgspec.Struct):
-        changed = {}
+        twin = None
         for name in value.__struct_fields__:
             held = getattr(value, name)
-            if (other := _without_bytes(held, buffers)) is not held:
-                changed[name] = other
-        return _with(value, changed) if changed else value
+            other = _without_bytes(held, buffers)
+            if other is not held:
+                twin = (
+                    copy.copy(value) if twin is None else twin
+                )  # only ever encoded: what it checks of itself is not asked
+                msgspec.structs.force_setattr(twin, name, other)
+        return value if twin is None else twin
     if isinstance(value, tuple | list):
         others = [_without_bytes(each, buffers) for each in value]
         return others if any(a is not b for a, b in zip(others, value, strict=True)) else value
     if isinstance(value, dict):
-        other = {key: _without_bytes(each, buffers) for key, each in value.items()}
-        return other if any(other[key] is not each for key, each in value.items()) else value
+        named = {key: _without_bytes(each, buffers) for key, each in value.items()}
+        return named if any(named[key] is not each for key, each in value.items()) else value
     return value
-
-
-def _with(value: msgspec.Struct, changed: dict[str, Any]) -> msgspec.Struct:
-    """A copy with some fields changed, which is only ever encoded: what the type checks of itself is not asked."""
-    twin = copy.copy(value)
-    for name, other in changed.items():
-        msgspec.structs.force_setattr(twin, name, other)
-    return twin
 
 
 def _flat(data: Any) -> Buffer:
