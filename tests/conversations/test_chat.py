@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 
 import httpx
+import numpy as np
 import openai
 import pytest
+import soxr
 from openai import AsyncOpenAI
 
 from duplex_client import DuplexClient
 from duplex_client.audio import SESSION_RATE_HZ
 from duplex_core import events as e
+from duplex_server.audio.wav import read_wav, write_wav
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +29,15 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
+
+
+def words_in(wav: bytes) -> str:
+    """What a recogniser hears in a WAV file."""
+    from model_cascade.parts.recognizer import Recognizer
+
+    samples, rate_hz = read_wav(wav)
+    heard = soxr.resample(samples.astype(np.float32) / 32768.0, rate_hz, 16_000)
+    return Recognizer().transcribe(heard, lambda: False).lower()
 
 
 def chat(server: str) -> AsyncOpenAI:
@@ -91,6 +104,32 @@ async def test_chat_works_while_every_session_slot_is_taken_and_an_answer_is_spo
         assert await answer.wait() in {e.ResponseStatus.COMPLETED, e.ResponseStatus.INCOMPLETE}
         for session in sessions:
             await session.close()
+
+
+async def test_a_spoken_question_is_answered_aloud_beside_a_conversation(server: str, say: dict[str, bytes]) -> None:
+    """With the recogniser and the voice of the conversations, and no slot; what is said can be understood."""
+    question = base64.b64encode(write_wav(say["capital"], SESSION_RATE_HZ)).decode()
+    heard = {"type": "input_audio", "input_audio": {"data": question, "format": "wav"}}
+    async with asyncio.timeout(120), chat(server) as client:
+        session = DuplexClient(f"ws://{server}")
+        await session.connect()
+        await session.stream_pcm(say["story"] + bytes(SESSION_RATE_HZ * 2), rate_hz=SESSION_RATE_HZ, paced=False)
+        answer = await anext(aiter(session.responses()))
+        async for _ in answer.audio():
+            break
+        whole = await client.chat.completions.create(  # type: ignore[call-overload]
+            model="cascade",
+            messages=[{"role": "user", "content": [heard]}],
+            modalities=["text", "audio"],
+            audio={"voice": "alloy", "format": "wav"},
+        )
+        spoken = whole.choices[0].message.audio
+        assert "Paris" in spoken.transcript
+        assert "capital" in await asyncio.to_thread(words_in, base64.b64decode(spoken.data))
+        assert whole.usage.completion_tokens > 0
+        await answer.wait()
+        assert {each.stage for each in answer.metrics.stages} >= {"language", "voice"}  # type: ignore[union-attr]
+        await session.close()
 
 
 async def test_a_wrong_request_says_what_is_wrong(server: str) -> None:

@@ -67,6 +67,7 @@ class Answer:
         self._rate_hz = rate_hz
         self._new_id = new_id
         self._language_id = new_id("ask")
+        self._open: dict[tuple[str, str], None] = {}
         self._clauses: dict[str, str] = {}
         self._splitter = ClauseSplitter()
         self._calls: dict[int, OpenCall] = {}
@@ -89,14 +90,14 @@ class Answer:
     @property
     def requests(self) -> tuple[tuple[str, str], ...]:
         """(stage, request id) of the work that is not finished."""
-        asked = () if self._end is not None else ((LANGUAGE, self._language_id),)
-        return (*asked, *((VOICE, request_id) for request_id in self._clauses))
+        return tuple(self._open)
 
     def begin(self) -> ModelOutput:
         """The first request."""
         return self._submit(LANGUAGE, self._language_id, self.ask)
 
     def _submit(self, stage: str, request_id: str, payload: object) -> Submit:
+        self._open[stage, request_id] = None
         request = StageRequest(stage=stage, request_id=request_id, fence=self._fence, lane=Lane.OUTPUT, payload=payload)
         return Submit(request=request)
 
@@ -107,7 +108,13 @@ class Answer:
         return [msgspec.structs.replace(decision, fence=fence) for decision in held]
 
     def take(self, output: StageOutput) -> Sequence[ModelOutput]:
-        """A stage's output that belongs to this answer."""
+        """A stage's output that belongs to this answer, which ends when every stage has ended its work on it."""
+        outputs = [*self._piece(output)]
+        if output.final:
+            outputs += self._finished(output)
+        return outputs
+
+    def _piece(self, output: StageOutput) -> Sequence[ModelOutput]:
         match output.payload:
             case TextDelta(text=text):
                 return self._text(text)
@@ -118,15 +125,17 @@ class Answer:
             case Uttered(pcm=pcm):
                 return self._uttered(output.request_id, pcm)
             case _:
-                return self._finished(output) if output.final else ()
+                return ()
 
     def _finished(self, output: StageOutput) -> Sequence[ModelOutput]:
         """A request is over; one that brought nothing must not leave the answer waiting for ever."""
+        self._open.pop((output.stage, output.request_id), None)
+        outputs: Sequence[ModelOutput] = ()
         if output.stage == VOICE:
-            return self._uttered(output.request_id, b"")
-        if self._end is None:
-            return self._language_done(Finished(reason=FinishReason.STOP, usage=Usage()))
-        return ()
+            outputs = self._uttered(output.request_id, b"")
+        elif self._end is None:
+            outputs = self._language_done(Finished(reason=FinishReason.STOP, usage=Usage()))
+        return [*outputs, *self._end_if_done()]
 
     @property
     def _spoken(self) -> bool:
@@ -169,13 +178,13 @@ class Answer:
         outputs = [*self._say(self._end_calls())]
         if self._spoken:
             outputs += self._utter([clause for clause in self._splitter.finish() if clause.strip()])
-        return [*outputs, *self._end_if_done()]
+        return outputs
 
     def _uttered(self, request_id: str, pcm: bytes) -> Sequence[ModelOutput]:
         text = self._clauses.pop(request_id, None)
         if text is None:
             return ()
-        return [*self._say(self._speech(text, pcm)), *self._end_if_done()]
+        return self._say(self._speech(text, pcm))
 
     def _speech(self, text: str, pcm: bytes) -> list[Decision]:
         """A clause as decisions: its text and marks with its first piece of sound."""
@@ -190,7 +199,7 @@ class Answer:
         return [first, *(Speak(fence=self._fence, pcm=piece) for piece in pieces[1:])]
 
     def _end_if_done(self) -> Sequence[ModelOutput]:
-        if self._end is None or self._clauses:
+        if self._end is None or self._open:
             return ()
         spent = self._end.usage
         usage = TokenUsage(input_tokens=spent.prompt_tokens, output_tokens=spent.completion_tokens)

@@ -40,6 +40,8 @@ def capabilities(deploy: pydantic.BaseModel) -> Capabilities:
         input_transcription=True,
         temperature=True,
         chat=True,
+        chat_audio_input=True,
+        chat_audio_output=True,
         voices=_settings(deploy).voices,
     )
 
