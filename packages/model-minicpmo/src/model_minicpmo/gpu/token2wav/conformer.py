@@ -212,7 +212,9 @@ class Encoder(nn.Module):
             rows, packed = layer(rows, place, padded[index])
             grown.append(packed)
         stacked = torch.stack(grown)
-        return rows, [stacked[:, row : row + 1, :, longest - length :] for row, length in enumerate(lengths)]
+        # A copy of each, so that a stream that waits does not hold the memory of the whole batch.
+        own = [stacked[:, row : row + 1, :, longest - length :] for row, length in enumerate(lengths)]
+        return rows, [cache.contiguous() for cache in own]
 
     def _place(self, rows: Tensor, lengths: Sequence[int]) -> _Place:
         device, new, cached = rows.device, rows.shape[1], max(lengths)

@@ -186,7 +186,7 @@ class Flow(nn.Module):
                 prompt_frames=state.prompt_frames,
                 encoder=_kept_encoder(cache, state.prompt_frames, self.sizes.encoder.stride, memory),
                 keys=_kept_keys(stream_keys, state.prompt_frames, memory),
-                convs=stream_convs,
+                convs=stream_convs.contiguous(),
             )
             for state, cache, stream_keys, stream_convs in zip(states, caches, keys, convs, strict=True)
         ]
@@ -272,6 +272,8 @@ def load_flow(files: Token2WavFiles, *, device: torch.device | str, dtype: torch
 
 def _side_by_side(streams: Sequence[Tensor], *, new: int) -> tuple[Tensor, Tensor | None]:
     """Put streams' keys into one batch [steps, blocks, 2 · streams, …], filled up at the old end; and tell what is no filling."""
+    if len(streams) == 1:
+        return streams[0], None
     lengths = [keys.shape[4] for keys in streams]
     longest = max(lengths)
     padded = [functional.pad(keys, (0, 0, 0, longest - length)) for keys, length in zip(streams, lengths, strict=True)]
