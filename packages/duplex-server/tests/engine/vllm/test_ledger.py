@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from duplex_core.errors import DuplexError, ErrorCode
 from duplex_server.engine.stages.vllm.ledger import Feed, Ledger, Planned, Span, cut, joined
 from duplex_server.engine.stages.vllm.memory import Cache
+from duplex_server.engine.stages.vllm.room import PASSED, Room
 
 LIMIT = 40
 
@@ -153,3 +155,56 @@ def test_no_more_is_held_than_there_is_and_nobody_busy_is_set_aside(steps: list[
             busy.add(key)
         assert cache.free == 10 - sum(held.values()) >= 0
         assert cache.used == pytest.approx(sum(held.values()) / 10)
+
+
+class Somebody:
+    """A session or a chat that asks for room."""
+
+    def __init__(self, name: str, *, first: bool = True) -> None:
+        self.name = name
+        self.first = first
+        self.put_out = 0
+        self.room: Room | None = None
+
+    def set_aside(self) -> None:
+        assert self.room is not None
+        self.put_out += 1
+        self.room.drop(self)
+
+
+async def test_a_chat_in_line_lets_sessions_pass_but_not_for_ever() -> None:
+    room, order = Room(Cache(10, 10)), []
+
+    async def turn(somebody: Somebody) -> None:
+        await room.claim(somebody, 10)
+        order.append(somebody.name)
+        await asyncio.sleep(0)
+        room.drop(somebody)
+
+    holder = Somebody("holder")
+    await room.claim(holder, 10)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(turn(Somebody("chat", first=False)))
+        for number in range(PASSED + 3):
+            group.create_task(turn(Somebody(f"s{number}")))
+        await asyncio.sleep(0)
+        room.drop(holder)
+    assert order == [
+        *(f"s{number}" for number in range(PASSED)),
+        "chat",
+        *(f"s{PASSED + number}" for number in range(3)),
+    ]
+
+
+async def test_who_gives_up_waiting_leaves_the_line_moving() -> None:
+    room, holder, late = Room(Cache(20, 10)), Somebody("holder"), Somebody("late")
+    holder.room = room
+    await room.claim(holder, 20)
+    waiting = [asyncio.create_task(room.claim(each, 20)) for each in (Somebody("gone"), late)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    room.rest(holder, 15)
+    await waiting[1]
+    assert holder.put_out == 1
+    assert room.used == 1.0
+    assert waiting[0].cancelled()

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Hashable
 from typing import TYPE_CHECKING, cast
 
 from duplex_core.stages import Purpose, StageRequest, StageSpec
@@ -20,6 +19,7 @@ from duplex_server.engine.stages.loading import StageLoadError, make
 from duplex_server.engine.stages.processes.driver import Seats, Sink
 from duplex_server.engine.stages.vllm.environment import forks_die_with_me, prepare
 from duplex_server.engine.stages.vllm.memory import Cache
+from duplex_server.engine.stages.vllm.room import Room
 
 if TYPE_CHECKING:  # these import vllm, which reads the environment that start() prepares
     from duplex_server.engine.stages.vllm.platform import Engine, Stream
@@ -31,33 +31,21 @@ TELL_S = 1.0
 """How often the server is told the engine's figures."""
 
 
-class _Turn:
-    """A session's place in the line for the KV cache. Compared by identity."""
-
-    __slots__ = ("session", "woken")
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.woken = asyncio.Event()
-
-
 class VllmDriver:
     """One replica of a stage on vLLM."""
 
     stage: str
     engine: Engine
+    room: Room
 
     def __init__(self, sink: Sink) -> None:
         """Give results to ``sink``; :meth:`start` loads everything."""
         self.sink = sink
         self._program: EngineProgram | None = None
-        self._cache: Cache
         self._sessions: dict[str, Session | None] = {}
-        self._line: list[_Turn] = []
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Future[None]] = set()
         self._dead = False
-        self._spare = asyncio.Lock()
 
     async def start(self, spec: StageSpec, device: str, seats: Seats) -> None:
         """Make the program, and start its engine on ``device``; blocks the loop while weights load.
@@ -69,10 +57,9 @@ class VllmDriver:
         forks_die_with_me()
         try:
             prepare(os.environ, device)
+            from duplex_server.engine.stages.vllm import platform  # noqa: PLC0415 - heavy, and reads the environment
         except ValueError as exc:
             raise StageLoadError(str(exc)) from exc
-        try:
-            from duplex_server.engine.stages.vllm import platform  # noqa: PLC0415 - heavy, and reads the environment
         except ImportError as exc:
             raise StageLoadError(
                 f"it runs on vLLM, which cannot be imported: {exc}. Install the model's package with its engine "
@@ -85,7 +72,12 @@ class VllmDriver:
             await self.engine.install(settings.decider)
         except platform.EngineStartError as exc:
             raise StageLoadError(str(exc)) from exc
-        self._cache = Cache(self.engine.positions, self.engine.block)
+        self.room = Room(Cache(self.engine.positions, self.engine.block))
+        if self.engine.positions < self.engine.max_model_len:
+            raise StageLoadError(
+                f"its KV cache holds {self.engine.positions} positions, and one context alone is "
+                f"{self.engine.max_model_len}: give it more memory, or a smaller max_model_len"
+            )
         wanted = seats.total * self.engine.max_model_len
         if self.engine.positions < wanted:
             log.warning(
@@ -142,68 +134,6 @@ class VllmDriver:
 
     # -- what the sessions ask for (:class:`.session.Host`) ------------------------------------------------------------
 
-    async def claim(self, session: Session, positions: int) -> None:
-        """Wait until ``session`` may hold ``positions``: sessions before chats, then in the order asked.
-
-        Others that wait for their next append are set aside for it, the one idle longest first.
-        """
-        if not self._line and await self._granted(session, positions):
-            return
-        turn = _Turn(session)
-        place = len(self._line)
-        if session.first:
-            place = next((index for index, each in enumerate(self._line) if not each.session.first), place)
-        self._line.insert(place, turn)
-        try:
-            while True:
-                turn.woken.clear()
-                if self._line[0] is turn and await self._granted(session, positions):
-                    return
-                await turn.woken.wait()
-        finally:
-            self._line.remove(turn)
-            self._wake()
-
-    async def _granted(self, session: Session, positions: int) -> bool:
-        """Take the blocks if they can be had now; it is known at once whether they can."""
-        victims = self._cache.victims(session, positions)
-        if victims is None:
-            return False
-        endings = [cast("Session", each).set_aside() for each in victims]
-        self._cache.claim(session, positions)
-        for ending in endings:
-            if ending is not None:
-                await asyncio.shield(ending)
-        return True
-
-    async def spare(self) -> None:
-        """Wait for the one request that the engine has to spare, until :meth:`let_go`."""
-        await self._spare.acquire()
-
-    def hand_over(self, session: Session, old: Hashable) -> None:
-        """Let what ``session`` holds be ``old``'s, beside what it claims next."""
-        self._cache.hand_over(session, old)
-
-    def let_go(self, old: Hashable) -> None:
-        """What was kept is not needed any more."""
-        self._cache.drop(old)
-        self._spare.release()
-        self._wake()
-
-    def fits(self, positions: int, beside: Hashable) -> bool:
-        """Whether a session could ever hold ``positions`` beside what is kept for it."""
-        return self._cache.fits(positions, beside)
-
-    def rest(self, session: Session, positions: int) -> None:
-        """It waits for its next append."""
-        self._cache.rest(session, positions)
-        self._wake()
-
-    def drop(self, session: Session) -> None:
-        """It holds nothing in the engine."""
-        self._cache.drop(session)
-        self._wake()
-
     def end(self, stream: Stream) -> asyncio.Future[None]:
         """End a request in the engine."""
         ending = asyncio.ensure_future(stream.close())
@@ -220,11 +150,6 @@ class VllmDriver:
         """Something happened."""
         self._counts[what] += number
 
-    def _wake(self) -> None:
-        """Something has come free: let the first in line look."""
-        if self._line:
-            self._line[0].woken.set()
-
     def _keep(self, task: asyncio.Future[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -237,4 +162,4 @@ class VllmDriver:
         while True:
             await asyncio.sleep(TELL_S)
             counts, self._counts = dict(self._counts), Counter()
-            self.sink.stats(self.engine.gauges() | {"kv_used": self._cache.used}, counts=counts)
+            self.sink.stats(self.engine.gauges() | {"kv_used": self.room.used}, counts=counts)

@@ -13,7 +13,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from duplex_server.engine.stages.vllm.platform import (
     Stream,
     part,
 )
+from duplex_server.engine.stages.vllm.room import Room
 
 log = logging.getLogger(__name__)
 
@@ -43,27 +44,7 @@ class Host(Protocol):
     stage: str
     engine: Engine
     sink: Sink
-
-    async def claim(self, session: Session, positions: int) -> None:
-        """Wait until the session may hold ``positions`` in the KV cache."""
-
-    async def spare(self) -> None:
-        """Wait for the one request that the engine has to spare, until :meth:`let_go`."""
-
-    def hand_over(self, session: Session, old: Hashable) -> None:
-        """Let what it holds be ``old``'s, beside what it claims next."""
-
-    def let_go(self, old: Hashable) -> None:
-        """What was kept is not needed any more, and the spare request is free."""
-
-    def fits(self, positions: int, beside: Hashable) -> bool:
-        """Whether it could ever hold ``positions`` beside what is kept for it."""
-
-    def rest(self, session: Session, positions: int) -> None:
-        """It holds ``positions`` and does nothing now."""
-
-    def drop(self, session: Session) -> None:
-        """It holds nothing."""
+    room: Room
 
     def end(self, stream: Stream) -> asyncio.Future[None]:
         """End a request in the engine, whatever becomes of who asked for it."""
@@ -158,7 +139,7 @@ class Session:
     def _lose(self) -> asyncio.Future[None] | None:
         """Nothing of the session is in the engine any more."""
         stream, self._stream = self._stream, None
-        self._host.drop(self)
+        self._host.room.drop(self)
         return self._host.end(stream) if stream is not None else None
 
     async def _work(self, request: StageRequest) -> None:
@@ -223,13 +204,13 @@ class Session:
             self._let_go()
         if append.kept is not None:
             await self._keep(append)
-        feed = self._feed(append)
+        feed = _fed(self._host.engine, append, self._old)
         planned = self._ledger.plan(feed, sampling.max_tokens, fresh=append.fresh, drop_last=append.drop_last)
         positions = planned.prompt + sampling.max_tokens
         try:
-            if self._old is not None and not self._host.fits(positions, self._old):
+            if self._old is not None and not self._host.room.fits(positions, self._old):
                 self._let_go(lost=True)
-            await self._host.claim(self, positions)
+            await self._host.room.claim(self, positions)
             chosen, collected = await self._segment(planned, sampling, hidden=append.hidden)
             if append.kept is not None:
                 await self._move(*append.kept, to=planned.prompt - len(feed))
@@ -237,7 +218,7 @@ class Session:
             self._lose()
             raise
         self._ledger.commit(planned, chosen.ids)
-        self._host.rest(self, self._ledger.context)
+        self._host.room.rest(self, self._ledger.context)
         meter.segment(len(planned.feed), chosen.arrivals)
         meter.preemptions += chosen.preemptions + self._set_aside
         self._set_aside = 0
@@ -301,21 +282,21 @@ class Session:
         old = _Old(self._ledger.fed, None)
         if not len(old.fed):
             return old
-        await self._host.spare()
+        await self._host.room.spare()
         try:
             if self._stream is None:
                 await self._restored(old.fed)
         except BaseException:
             self._lose()
-            self._host.let_go(old)
+            self._host.room.let_go(old)
             raise
-        self._host.hand_over(self, old)
+        self._host.room.hand_over(self, old)
         old.stream, self._stream = self._stream, None
         return old
 
     async def _restored(self, fed: Feed) -> None:
         """Feed a context again that has been lost."""
-        await self._host.claim(self, len(fed) + 1)
+        await self._host.room.claim(self, len(fed) + 1)
         stream = await self._begin()
         await stream.segment(fed, Sampling(), self._host.engine.next_key())
 
@@ -337,7 +318,7 @@ class Session:
             return
         if old.stream is not None:
             _ = self._host.end(old.stream)
-            self._host.let_go(old)
+            self._host.room.let_go(old)
             old.stream = None
         self._old = old if lost else None
 
@@ -362,29 +343,30 @@ class Session:
         self._stream = self._host.engine.open(first=self.first, alone=self._alone)
         return self._stream
 
-    def _feed(self, append: Append) -> Feed:
-        """The append's positions, with its embeddings made into what the engine takes.
 
-        Raises:
-            ValueError: what it says does not fit together, or not this model: a fault of the program.
-        """
-        if append.kept is not None:
-            assert self._old is not None
-            return cut(self._old.fed, *append.kept, part)
-        ids = list(append.ids)
-        spans: list[Span] = []
-        if append.embeds is not None:
-            at = tuple(append.embed_at)
-            _check_places(at, append.embeds, len(ids))
-            for low, high in _runs(at):
-                start = at[low]
-                for length, item in self._host.engine.items(_rows(append.embeds, low, high)):
-                    spans.append(Span(start, length, item))
-                    start += length
-            for place in at:
-                ids[place] = 0
-        _check_tokens("ids", ids, self._host.engine.vocabulary)
-        return Feed(ids=tuple(ids), spans=tuple(spans))
+def _fed(engine: Engine, append: Append, old: _Old | None) -> Feed:
+    """An append's positions: kept of ``old``, or its own, with its embeddings made into what the engine takes.
+
+    Raises:
+        ValueError: what it says does not fit together, or not this model: a fault of the program.
+    """
+    if append.kept is not None:
+        assert old is not None
+        return cut(old.fed, *append.kept, part)
+    ids = list(append.ids)
+    spans: list[Span] = []
+    if append.embeds is not None:
+        at = tuple(append.embed_at)
+        _check_places(at, append.embeds, len(ids))
+        for low, high in _runs(at):
+            start = at[low]
+            for length, item in engine.items(_rows(append.embeds, low, high)):
+                spans.append(Span(start, length, item))
+                start += length
+        for place in at:
+            ids[place] = 0
+    _check_tokens("ids", ids, engine.vocabulary)
+    return Feed(ids=tuple(ids), spans=tuple(spans))
 
 
 def _check_places(at: Sequence[int], embeds: Tensor, length: int) -> None:
