@@ -99,7 +99,7 @@ class EngineMetrics:
             registry=self.registry,
         )
         self.stage_counts = Counter(
-            "duplex_stage_happened",
+            "duplex_stage_events",
             "How often something happened in a stage: steps, deadline misses, restarts",
             ["stage", "what"],
             registry=self.registry,

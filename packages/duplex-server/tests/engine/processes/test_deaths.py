@@ -308,6 +308,18 @@ async def test_the_workers_do_not_outlive_a_server_that_is_killed() -> None:
     await eventually(lambda: not any(map(alive, pids)))
 
 
+async def test_a_dead_replicas_gauges_are_zero() -> None:
+    async with running(spec(), PATIENT) as (pool, news):
+        pool.place("a")
+        pid = await where(pool, news, "a")
+        own = "slots_taken"
+        await news.until(lambda: any(each.gauges.get(own) for each in news.stats if each.replica == 0))
+        os.kill(pid, signal.SIGKILL)
+        await news.until(lambda: news.lost)
+        assert [each for each in news.stats if each.replica == 0][-1].gauges[own] == 0
+        assert [each for each in news.stats if each.replica is None][-1].gauges["sessions"] == 0
+
+
 async def test_news_of_a_loss_are_no_replies() -> None:
     async with running(spec(), PATIENT) as (pool, news):
         pool.place("a")

@@ -327,8 +327,8 @@ async def test_measurements_reach_the_engines_metrics() -> None:
         for each in news.stats:
             metrics.measured(each)
     value = metrics.registry.get_sample_value
-    assert value("duplex_stage_happened_total", {"stage": "work", "what": "steps"}) == 5
-    assert (value("duplex_stage_happened_total", {"stage": "work", "what": "deadline_misses"}) or 0) >= 1
+    assert value("duplex_stage_events_total", {"stage": "work", "what": "steps"}) == 5
+    assert (value("duplex_stage_events_total", {"stage": "work", "what": "deadline_misses"}) or 0) >= 1
     assert value("duplex_stage_load", {"stage": "work", "replica": "0", "what": "slots_taken"}) == 1
     assert value("duplex_stage_load", {"stage": "work", "replica": "", "what": "replicas_up"}) == 1
     for part, count in {

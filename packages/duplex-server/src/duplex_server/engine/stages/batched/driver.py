@@ -54,12 +54,14 @@ class BatchedDriver:
     def place(self, session_id: str) -> None:
         """A session, or a chat request, gets a slot in a new session's state."""
         self._made.reset(self._slots.place(session_id))
+        self._tell_soon()
 
     def release(self, session_id: str) -> None:
         """Its slot is free."""
         self.abort(session_id)
         self._made.reset(self._slots.release(session_id))
         self._schedule()
+        self._tell_soon()
 
     def submit(self, request: StageRequest) -> None:
         """Queue it for the next step."""
@@ -123,6 +125,9 @@ class BatchedDriver:
         results = self._made.step(work)
         for answer in self._slots.finish(results, time.monotonic()):
             self._tell(answer)
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
         if self._telling is None:
             self._telling = self._loop.call_later(TELL_S, self._tell_measured)
 

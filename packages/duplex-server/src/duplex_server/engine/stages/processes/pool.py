@@ -66,6 +66,7 @@ class Pool:
         self._requests = Requests(spec.name)
         self._lost: set[str] = set()
         self._transfers: list[list[float]] = [[] for _ in self._replicas]
+        self._gauges: list[set[str]] = [set() for _ in self._replicas]
         self._closed = False
 
     @property
@@ -167,6 +168,7 @@ class Pool:
             else:
                 for key in self._requests.of(who):
                     self._fail(key, info, True)
+        self._news(StageStats(stage=self._spec.name, replica=index, gauges=dict.fromkeys(self._gauges[index], 0.0)))
         self._tell_load(deaths=1)
         for who, purpose in lost.items():
             if purpose is Purpose.SESSION and not self._closed:
@@ -191,6 +193,7 @@ class Pool:
         elif isinstance(message, say.Measured):
             transfers, self._transfers[index] = self._transfers[index], []
             samples = {**message.samples, "transfer_out": transfers}
+            self._gauges[index].update(message.gauges)
             self._news(
                 StageStats(
                     stage=self._spec.name,
