@@ -20,6 +20,7 @@ from model_minicpmo.gpu.talker import (
     TalkerBusyError,
     Utterance,
     chat_limits,
+    chat_parts,
     seeded_uniforms,
     unit_limits,
 )
@@ -204,6 +205,14 @@ def test_limits() -> None:
     assert unit_limits(opens_turn=False, closes_turn=True) == CodeLimits(min_codes=0, max_steps=26)
     assert chat_limits() == CodeLimits(min_codes=50, max_steps=2048)
     assert chat_limits(interleaved=True).min_codes == 0
+
+
+def test_the_parts_of_an_answer_in_chat() -> None:
+    assert chat_parts(23, interleaved=False) == [(slice(0, 23), True)]
+    assert chat_parts(23, interleaved=True) == [(slice(0, 10), False), (slice(10, 20), False), (slice(20, 23), True)]
+    assert chat_parts(20, interleaved=True) == [(slice(0, 10), False), (slice(10, 20), True)]
+    for interleaved in (False, True):
+        assert chat_parts(0, interleaved=interleaved) == [(slice(0, 0), True)]
 
 
 def test_a_talker_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:

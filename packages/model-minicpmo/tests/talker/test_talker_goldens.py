@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from model_minicpmo.gpu.checkpoint import open_checkpoint
 from model_minicpmo.gpu.sampling import CHAT_SAMPLING, DUPLEX_SAMPLING, code_probabilities
-from model_minicpmo.gpu.talker import CodeLimits, Talker, Utterance, chat_limits, unit_limits
+from model_minicpmo.gpu.talker import CodeLimits, Talker, Utterance, chat_limits, chat_parts, unit_limits
 from model_minicpmo.gpu.talker_model import TalkerModel, load_talker_model
 
 if TYPE_CHECKING:
@@ -130,17 +130,18 @@ def test_an_answer_in_chat(goldens: Path, name: str) -> None:
     run, tensors = _run(goldens, name)
     condition = tensors["tts_condition.0" if run["interleaved"] else "tts_condition"]
     first, rows = run["tts_text_start"], condition.shape[0] - 2
-    ids = torch.tensor([*run["input_ids"], *run["generated_ids"]])[first : first + rows]
+    [(part, text_ends)] = chat_parts(rows, interleaved=run["interleaved"])
+    ids = torch.tensor([*run["input_ids"], *run["generated_ids"]])[first:][part]
     [spoken] = Talker(_model(goldens), slots=1).say(
         [
             Utterance(
                 slot=0,
                 ids=ids,
-                hidden=tensors["last_hidden"][first : first + rows],
+                hidden=tensors["last_hidden"][first:][part],
                 limits=chat_limits(interleaved=run["interleaved"]),
                 sampling=DUPLEX_SAMPLING if run["interleaved"] else CHAT_SAMPLING,
                 uniform=_recorded(run["tts_uniforms"]),
-                text_ends=True,
+                text_ends=text_ends,
                 closes_turn=True,
                 keep_logits=True,
             )

@@ -30,6 +30,7 @@ from model_minicpmo.gpu.talker_model import TalkerModel
 UNIT_STEPS = 26
 CHAT_STEPS = 2048
 CHAT_MIN_CODES = 50
+INTERLEAVED_WORDS = 10
 # Up to this many rows of condition are filled up to a common width and go through the backbone together.
 _COMMON_WIDTH = 64
 
@@ -63,6 +64,21 @@ def unit_limits(*, opens_turn: bool, closes_turn: bool) -> CodeLimits:
 def chat_limits(*, interleaved: bool = False) -> CodeLimits:
     """Say how many codes an answer in chat has: at least 50 and at most 2047, without a minimum when text is interleaved."""
     return CodeLimits(min_codes=0 if interleaved else CHAT_MIN_CODES, max_steps=CHAT_STEPS)
+
+
+def chat_parts(words: int, *, interleaved: bool) -> list[tuple[slice, bool]]:
+    """Say in which utterances an answer in chat is spoken, one after the other in one turn.
+
+    Args:
+        words: how many text ids the answer has.
+        interleaved: whether text and audio take turns (`tts_config.interleaved`): 10 text ids, their audio, and so on.
+
+    Returns:
+        Which ids an utterance has, and whether it carries the mark for the end of the text: the last one does.
+    """
+    width = INTERLEAVED_WORDS if interleaved else max(words, 1)
+    starts = range(0, max(words, 1), width)
+    return [(slice(start, min(start + width, words)), start == starts[-1]) for start in starts]
 
 
 def seeded_uniforms(seed: int) -> Callable[[], float]:
@@ -339,6 +355,7 @@ __all__ = [
     "TalkerBusyError",
     "Utterance",
     "chat_limits",
+    "chat_parts",
     "seeded_uniforms",
     "unit_limits",
 ]
