@@ -1,7 +1,8 @@
 """Two linked stages in worker processes: one says a text word by word, the other makes a sound of each word. Needs no torch.
 
 Owns no expectation. Used by tests of the server; the model is served like any other, and the workers run in processes of their
-own. A word ``crash`` ends the talker's process, ``refuse`` is refused, at ``hold`` the thinker says nothing more until it is stopped.
+own. A word ``crash`` ends the talker's process, ``refuse`` is refused, and at ``hold`` the thinker says nothing more until it is
+stopped.
 """
 
 from __future__ import annotations
