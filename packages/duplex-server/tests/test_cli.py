@@ -229,7 +229,7 @@ def test_a_port_that_is_taken_is_named(zoo: dict[str, str]) -> None:
             "tests holds no checkpoint that an installed model knows: it has no config.json",
         ),
         (["ruin"], "ruin is provided by ruin 1.2.3, which is broken: ModuleNotFoundError"),
-        (["dodo"], "^duplex-server: stage brain did not start: OSError: weights.bin: checksum differs$"),
+        (["dodo"], "^duplex-server: model dodo: stage brain did not start: OSError: weights.bin: checksum differs$"),
         (["parrot", "--set", "volume=11"], "there is no deploy setting volume"),
         (["parrot", "--set", "volume"], "write it as key=value"),
         (["parrot", "--deploy", "nowhere.yaml"], "the deploy file nowhere.yaml cannot be read"),

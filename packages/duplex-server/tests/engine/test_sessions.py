@@ -39,7 +39,7 @@ from duplex_core.items import InputText, MessageItem, Role
 from duplex_core.model import Closed, Configured, ModelInput, ModelOutput, Respond, Submit
 from duplex_core.observers import ObservedSession, SessionObserverSpec
 from duplex_core.patch import SessionPatch
-from duplex_core.stages import Lane, StageRequest
+from duplex_core.stages import Lane, StagePlan, StageRequest, StageSpec
 from duplex_server.engine import mailbox as mailbox_module
 from duplex_server.engine.outbox import MAX_EVENTS
 from duplex_server.engine.served import ModelUnavailable
@@ -447,6 +447,27 @@ class Unwilling:
 async def test_an_observer_that_cannot_be_made_stops_the_start(engine_of: Any, gated: Any) -> None:
     with pytest.raises(ModelUnavailable, match=r"session observer recorder did not start: .*read-only"):
         async with engine_of(gated.spec, extra=(Unwilling(),)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [
+        ("tests.support.stages:nobody", "cannot be imported: .*has no attribute 'nobody'"),
+        ("tests.support.nowhere:make", "cannot be imported: No module named 'tests.support.nowhere'"),
+        ("tests.support.stages", "must look like 'package.module:name'"),
+    ],
+)
+async def test_a_factory_that_is_not_there_is_named_with_its_stage_and_its_model(
+    engine_of: Any, stages: Any, factory: str, why: str
+) -> None:
+    spec = stages.gated_model().spec
+    plan = StagePlan(stages=(StageSpec(name="work", factory=factory),))
+    lost = dataclasses.replace(spec, stage_plan=lambda checkpoint, deploy: plan)
+    with pytest.raises(
+        StageStartError, match=rf"^model gated: stage work did not start: its factory '?{factory}'? {why}"
+    ):
+        async with engine_of(lost):
             pass
 
 

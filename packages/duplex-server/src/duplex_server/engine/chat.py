@@ -53,7 +53,7 @@ from duplex_server.deploy import resolve as settle
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.served import ServedModel, prepare
 from duplex_server.engine.speaking import Speaking
-from duplex_server.engine.stages.host import StageHost, Told, owner_of
+from duplex_server.engine.stages.host import StageHost, StageStartError, Told, owner_of
 from duplex_server.engine.timers import Rung, Timers
 
 MAX_CHATS = 64
@@ -282,7 +282,10 @@ class AsyncOmni:
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         """Hold the stages; requests that run when they are let go are told ``shutdown``."""
-        await self._stages.start(self.served.plan)
+        try:
+            await self._stages.start(self.served.plan)
+        except StageStartError as exc:
+            raise StageStartError(f"model {self.served.name}: {exc}") from exc.__cause__
         try:
             yield
         finally:
