@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import clips as speech
+from tests.support.drawing import leave_other_modules_out
+
+leave_other_modules_out()
 
 
 @pytest.fixture(scope="session")

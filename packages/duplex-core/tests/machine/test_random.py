@@ -1,7 +1,8 @@
 """Random conversations: commands, verdicts, decisions fresh and stale, timers and closes, in any order.
 
-What must hold after each step and at the end stands in :meth:`Conversation._after` and :meth:`Conversation.teardown`. The same
-seeds are drawn everywhere; for a longer run raise ``DUPLEX_RANDOM_CONVERSATIONS``, the number of conversations.
+What must hold after each step and at the end stands in :meth:`Conversation._after` and :meth:`Conversation.teardown`. The
+same conversations are drawn everywhere (:mod:`tests.support.drawing`); for a longer run raise
+``DUPLEX_RANDOM_CONVERSATIONS``, the number of conversations.
 """
 
 from __future__ import annotations
