@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from duplex_core.commands import Command
-from duplex_core.events import ErrorEvent
+from duplex_core.events import ErrorEvent, Event
 from duplex_core.wire import WireError, decode_command, decode_event, encode_command, encode_event
 
 LONGEST_REASON = 2000
@@ -28,7 +28,7 @@ def check(frame: str | bytes) -> bool:
     """Give the codec a frame, as the server would and as the client would; whether the server took it.
 
     Raises:
-        Broken: an exception that is no refusal, a refusal that says nothing or too much, or a command that does not survive.
+        Broken: an exception that is no refusal, a refusal that says nothing or too much, or what was read does not survive.
     """
     command: Command | None = None
     try:
@@ -39,12 +39,17 @@ def check(frame: str | bytes) -> bool:
         raise Broken(frame, f"decode_command raised {exc!r}") from exc
     if command is not None and decode_command(encode_command(command)) != command:
         raise Broken(frame, "the command does not survive the wire")
+    event: Event | None = None
     try:
-        decode_event(frame)
+        event = decode_event(frame)
     except WireError as refused:
         _refusal(frame, refused)
     except BaseException as exc:
         raise Broken(frame, f"decode_event raised {exc!r}") from exc
+    if event is not None:
+        again = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
+        if decode_event(again) != event:
+            raise Broken(frame, "the event does not survive the wire")
     return command is not None
 
 

@@ -115,10 +115,15 @@ def _broken_text(rng: random.Random) -> str:
 
 def _broken_document(rng: random.Random) -> str:
     """An honest frame with values replaced, taken out, renamed, doubled or moved here from another frame."""
-    document = json.loads(GOOD[rng.choice(NAMES)])
+    document = broken(json.loads(GOOD[rng.choice(NAMES)]), rng)
+    return json.dumps(document, ensure_ascii=rng.random() < 0.5)
+
+
+def broken(document: Any, rng: random.Random) -> Any:
+    """``document``, an object or a list, changed in up to three places."""
     for _ in range(rng.randint(1, 3)):
         _break(document, rng)
-    return json.dumps(document, ensure_ascii=rng.random() < 0.5)
+    return document
 
 
 def _break(document: Any, rng: random.Random) -> None:

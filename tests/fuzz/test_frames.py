@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.server import ServerConnection, serve
 
-from benchmarks.fuzz import codec, sockets
+from benchmarks.fuzz import codec, hunt, sockets
 from benchmarks.fuzz.codec import Broken, check
 from benchmarks.fuzz.frames import GOOD, frame
 from benchmarks.fuzz.process import server
 from benchmarks.fuzz.sockets import Disturbed, Report, fuzz
-from duplex_core.wire import WireError, decode_command
+from duplex_core.events import Event, SessionUpdated
+from duplex_core.testing.examples import COMMAND_EXAMPLES, EVENT_EXAMPLES
+from duplex_core.wire import WireError, decode_command, encode_event
 
 FRAMES = st.randoms(use_true_random=False).map(frame)
 
@@ -169,3 +172,28 @@ async def test_a_server_that_errs_is_caught(fault: str, said: str | None, monkey
         with pytest.raises(ExceptionGroup) as caught:
             await hammered
         assert caught.group_contains(Disturbed, match=said)
+
+
+def test_what_a_guided_fuzzer_is_given_begins_with_honest_frames_and_changes_them(tmp_path: Path) -> None:
+    hunt.plant(tmp_path)
+    planted = [each.read_bytes() for each in sorted(tmp_path.iterdir())]
+    assert len(planted) == len(COMMAND_EXAMPLES) + len(EVENT_EXAMPLES)
+    rng = random.Random(1)
+    for data in planted:
+        hunt.target(data)
+        changed = {hunt.mutated(data, rng) for _ in range(20)}
+        assert len(changed - {data, None}) > 5
+        for each in changed:
+            hunt.target(each or b"\xff")
+    assert hunt.mutated(b'"no document"', rng) is None
+
+
+def test_a_codec_that_errs_on_an_event_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = EVENT_EXAMPLES["session.closed"]
+
+    def loses(event: Event, **more: Any) -> str:
+        return encode_event(closed if isinstance(event, SessionUpdated) else event, **more)
+
+    monkeypatch.setattr(codec, "encode_event", loses)
+    with pytest.raises(Broken, match="the event does not survive"):
+        hunt.target(encode_event(EVENT_EXAMPLES["session.updated"], event_id="e", seq=1).encode())
