@@ -35,19 +35,24 @@ def _joined(pieces: list[StageMetrics]) -> StageMetrics:
         return pieces[0]
     begun_ms = min(each.begun_ms for each in pieces)
     firsts = [each.begun_ms + each.first_ms for each in pieces if each.first_ms is not None]
-    paced = [(each.output_tokens - 1, each.ms_per_token) for each in pieces if each.ms_per_token is not None]
-    gaps = sum(count for count, _ in paced)
+    counts = {name: sum(getattr(each, name) for each in pieces) for name in _COUNTS}
     return StageMetrics(
         stage=pieces[0].stage,
         begun_ms=begun_ms,
         queue_ms=min(each.begun_ms + each.queue_ms for each in pieces) - begun_ms,
         first_ms=min(firsts) - begun_ms if firsts else None,
         total_ms=max(each.begun_ms + each.total_ms for each in pieces) - begun_ms,
-        input_tokens=sum(each.input_tokens for each in pieces),
-        output_tokens=sum(each.output_tokens for each in pieces),
-        ms_per_token=sum(count * ms for count, ms in paced) / gaps if gaps > 0 else None,
-        steps=sum(each.steps for each in pieces),
-        deadline_misses=sum(each.deadline_misses for each in pieces),
-        preemptions=sum(each.preemptions for each in pieces),
+        ms_per_token=_pace(pieces),
         whole=all(each.whole for each in pieces),
+        **counts,
     )
+
+
+_COUNTS = ("input_tokens", "output_tokens", "steps", "deadline_misses", "preemptions")
+
+
+def _pace(pieces: list[StageMetrics]) -> float | None:
+    """The mean time between two tokens of the same piece; those between pieces are no measure of the stage."""
+    paced = [(each.output_tokens - 1, each.ms_per_token) for each in pieces if each.ms_per_token is not None]
+    gaps = sum(count for count, _ in paced)
+    return sum(count * ms for count, ms in paced) / gaps if gaps > 0 else None

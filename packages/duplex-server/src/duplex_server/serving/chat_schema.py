@@ -254,14 +254,7 @@ def to_request(body: ChatCompletionRequest, can: Capabilities, spoken: Spoken) -
     Raises:
         DuplexError: a field that cannot be served, by name.
     """
-    for name, harmless in _NOTHING_ASKED.items():
-        value = getattr(body, name)
-        if value is not None and value not in harmless:
-            raise _unserved(name, f"{name} cannot be served here; leave it out")
-    if body.temperature is not None and not can.temperature:
-        raise _unserved("temperature", "the served model has no temperature; leave it out")
-    if body.tools and not can.tools:
-        raise _unserved("tools", "the served model has no tools; leave them out")
+    _check_fields(body, can)
     instructions, messages = _split_instructions(body.messages)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     history = tuple(item for index, message in messages for item in _Reader(can, spoken, index).items(message))
@@ -279,6 +272,17 @@ def to_request(body: ChatCompletionRequest, can: Capabilities, spoken: Spoken) -
         temperature=body.temperature,
         max_output_tokens=limit,
     )
+
+
+def _check_fields(body: ChatCompletionRequest, can: Capabilities) -> None:
+    for name, harmless in _NOTHING_ASKED.items():
+        value = getattr(body, name)
+        if value is not None and value not in harmless:
+            raise _unserved(name, f"{name} cannot be served here; leave it out")
+    if body.temperature is not None and not can.temperature:
+        raise _unserved("temperature", "the served model has no temperature; leave it out")
+    if body.tools and not can.tools:
+        raise _unserved("tools", "the served model has no tools; leave them out")
 
 
 def _unserved(param: str, message: str) -> DuplexError:
