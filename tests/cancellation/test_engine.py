@@ -11,7 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from duplex_core.commands import Command, ConversationItemCreate, ResponseCreate, SessionHeartbeat
+from duplex_core.commands import (
+    Command,
+    ConversationItemCreate,
+    InputAudioBufferClear,
+    ResponseCreate,
+    SessionHeartbeat,
+)
 from duplex_core.errors import DuplexError, ErrorCode
 from duplex_core.events import (
     Event,
@@ -76,7 +82,7 @@ class Bench:
         async with asyncio.timeout(20):
             while engine.sessions.taken or engine.chats or engine.sessions._runners:  # noqa: ASYNC110 - of the engine's own
                 await asyncio.sleep(0)
-        assert engine._stages._begun == {}, "stage work is left"
+        assert engine._stages.open_requests == 0, "stage work is left"
         assert engine._stages._stages["work"]._jobs == {}  # type: ignore[attr-defined]
         handle, events = await self.open()
         await converse(handle, events)
@@ -162,8 +168,8 @@ async def test_saying_something_to_a_session_that_has_too_much_to_do(bench: Benc
 
         async def flood() -> None:
             for _ in range(MAX_COMMANDS):
-                handle.offer(SessionHeartbeat())
-            await handle.submit(SessionHeartbeat())
+                handle.offer(InputAudioBufferClear())
+            await handle.submit(InputAudioBufferClear())
 
         await cut(flood())
         await converse(handle, events)
