@@ -63,7 +63,7 @@ class Nonsense:
         source = iter(frames)
         left = True
         while left:
-            async with websockets.connect(self._url, max_size=None, max_queue=None) as socket:
+            async with _connected(self._url) as socket:
                 self._report.sessions += 1
                 left = await self._session(socket, source)
 
@@ -120,6 +120,10 @@ class Nonsense:
             raise Disturbed(f"a fault of the server's own: {error}")
 
 
+def _connected(url: str) -> websockets.connect:
+    return websockets.connect(url, max_size=None, max_queue=None, open_timeout=PATIENCE_S)
+
+
 def _asks_for_the_end(frame: str | bytes) -> bool:
     try:
         return isinstance(frame, str) and isinstance(decode_command(frame), SessionClose)
@@ -142,7 +146,7 @@ class Conversation:
         Raises:
             Disturbed: anything but the answers to what was said came, or they did not come.
         """
-        async with websockets.connect(self._url, max_size=None, max_queue=None) as socket:
+        async with _connected(self._url) as socket:
             await self._expect(socket, "session.created")
             patch = {"type": "realtime", "output_modalities": ["text"], "options": {"pace": 0.0}}
             await socket.send(json.dumps({"type": "session.update", "session": patch}))
@@ -154,16 +158,18 @@ class Conversation:
             await self._expect(socket, "session.closed")
 
     async def _turn(self, socket: ClientConnection, text: str) -> None:
-        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        asked = f"item of turn {self._report.turns}"
+        content = [{"type": "input_text", "text": text}]
+        item = {"id": asked, "type": "message", "role": "user", "content": content}
         await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
         await socket.send(json.dumps({"type": "response.create"}))
         done = await self._expect(socket, "response.done")
         said = done["response"]["output"][0]["content"][0]["text"]
         if said != text:
             raise Disturbed(f"asked {text!r}, answered {said!r}")
-        item_id = done["response"]["output"][0]["id"]
-        await socket.send(json.dumps({"type": "conversation.item.delete", "item_id": item_id}))
-        await self._expect(socket, "conversation.item.deleted")
+        for item_id in (asked, done["response"]["output"][0]["id"]):  # so that a long run is no long conversation
+            await socket.send(json.dumps({"type": "conversation.item.delete", "item_id": item_id}))
+            await self._expect(socket, "conversation.item.deleted")
 
     async def _expect(self, socket: ClientConnection, wanted: str) -> dict[str, Any]:
         try:
