@@ -1,4 +1,5 @@
-"""What the stage runtimes cost: for ``torch`` a batched step in the runtime against the bare loop of the same network.
+"""What the stage runtimes cost: for ``torch`` a batched step in the runtime against the bare loop of the same network, for ``vllm``
+an append against the bare loop of the same appends.
 
 Run it from the root of the tree with `python -m benchmarks.stages`, in the environment of `nox -s engines`, on Linux. It takes
 some five minutes, `--quick` half a minute, and writes JSON, a table (Markdown) and a chart for each part. Ratios within one run
@@ -8,22 +9,24 @@ are what counts: absolute times depend on the machine and on who else uses it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.engine.__main__ import two_cores
-from benchmarks.stages import batched, batched_report
+from benchmarks.stages import batched, batched_report, engines, engines_report
 from duplex_server.serving.process import run
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 QUICK_COUNTS = (1, 8)
+EVERYWHERE = os.sched_getaffinity(0)
 
 
 def torch_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
     """Measure the ``torch`` runtime; the files to write."""
     quick = chosen.quick
-    steps, repeats, seconds = (50, 3, 2.0) if quick else (200, 7, 10.0)
+    steps, repeats, seconds = (50, 3, 2.0) if quick else (100, 7, 10.0)
     load_before = os.getloadavg()[0]
     counts = chosen.sessions or (QUICK_COUNTS if quick else COUNTS)
     rows = run(batched.measure(counts, steps=steps, repeats=repeats, seconds=seconds, core=core))
@@ -38,7 +41,23 @@ def torch_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
     }
 
 
-PARTS: dict[str, Callable[[argparse.Namespace, int], dict[str, str]]] = {"torch": torch_half}
+def vllm_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
+    """Measure the ``vllm`` runtime, on every core that there is; the files to write."""
+    os.sched_setaffinity(0, EVERYWHERE)
+    appends, repeats = (10, 3) if chosen.quick else (40, 9)
+    counts = chosen.sessions or ((1, 4) if not chosen.quick else (1,))
+    kinds = [(count, tokens, hidden) for count in counts for tokens, hidden in ((8, False), (8, True), (1, True))]
+    load_before = os.getloadavg()[0]
+    rows = asyncio.run(engines.measure(kinds, appends=appends, repeats=repeats))
+    how = engines_report.conditions(appends=appends, repeats=repeats, load_before=load_before)
+    results = engines_report.Results(conditions=how, rows=rows)
+    return {
+        "stages-vllm.json": engines_report.to_json(results),
+        "stages-vllm-table.txt": engines_report.table(results),
+    }
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, int], dict[str, str]]] = {"torch": torch_half, "vllm": vllm_half}
 
 
 def main() -> None:

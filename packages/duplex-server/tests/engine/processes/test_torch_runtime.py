@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import random
+import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from duplex_core.fence import Fence
-from duplex_core.stages import Lane, StageOutput, StageRequest
+from duplex_core.stages import Lane, Resources, StageOutput, StageRequest, StageSpec
 from duplex_core.tensors import Tensor
 from duplex_core.torch_graphs import GraphedStep
 from duplex_core.torch_tensors import as_torch
@@ -99,12 +102,13 @@ def test_a_step_gives_the_same_for_every_choice_of_slots() -> None:
     assert [alone([payload], slot=slot) for slot in (1, 7, SLOTS - 1)] == [first] * 3
 
 
-async def test_a_slot_that_changes_hands_begins_anew_and_touches_no_other() -> None:
-    async with running(gru.spec(sessions=2)) as (pool, news):
-        pool.place("stays")
-        pool.place("goes")
-        stays, goes, comes = ([frame(base + turn) for turn in range(4)] for base in (10, 20, 30))
-        got: dict[str, list[list[bytes]]] = {"stays": [], "goes": [], "comes": []}
+async def test_neither_a_slot_that_changes_hands_nor_an_abort_touches_the_others() -> None:
+    stays, goes, comes = ([frame(base + turn) for turn in range(4)] for base in (10, 20, 30))
+    got: dict[str, list[list[bytes]]] = {"stays": [], "goes": [], "comes": []}
+    async with running(gru.spec(sessions=3)) as (pool, news):
+        for who in ("stays", "goes", "talks"):
+            pool.place(who)
+        submit(pool, "talks", "long", frame(2, 1_000_000))
         for turn in range(2):
             for who, frames in (("stays", stays), ("goes", goes)):
                 got[who].append(await asked(pool, news, who, f"{turn}", frames[turn]))
@@ -113,23 +117,14 @@ async def test_a_slot_that_changes_hands_begins_anew_and_touches_no_other() -> N
         for turn in range(2):
             got["comes"].append(await asked(pool, news, "comes", f"{turn}", comes[turn]))
             got["stays"].append(await asked(pool, news, "stays", f"{turn + 2}", stays[turn + 2]))
-    assert got == {"stays": alone(stays, 2), "goes": alone(goes[:2], 2), "comes": alone(comes[:2], 2)}
-
-
-async def test_an_abort_between_steps_leaves_the_others_exact() -> None:
-    async with running(gru.spec(sessions=3)) as (pool, news):
-        for who in "abc":
-            pool.place(who)
-        submit(pool, "b", "long", frame(2, 1_000_000))
-        submit(pool, "a", "short", frame(3, 50))
-        await news.until(lambda: len(made(news, "b", "long")) > 5)
-        pool.abort("b")
-        told = len(made(news, "b", "long"))
-        submit(pool, "c", "short", frame(4, 50))
-        await news.until(lambda: len(made(news, "a", "short")) == len(made(news, "c", "short")) == 50)
-        assert len(made(news, "b", "long")) == told
-        assert [made(news, "a", "short")] == alone([frame(3, 50)], 3)
-        assert [made(news, "c", "short")] == alone([frame(4, 50)], 3)
+        await news.until(lambda: len(made(news, "talks", "long")) > 5)
+        pool.abort("talks")
+        told = len(made(news, "talks", "long"))
+        after = [await asked(pool, news, who, "after", frame(4, 50)) for who in ("stays", "comes")]
+        assert len(made(news, "talks", "long")) == told
+    assert got == {"stays": alone(stays, 3), "goes": alone(goes[:2], 3), "comes": alone(comes[:2], 3)}
+    last = frame(4, 50)
+    assert after == [alone([*stays, last], 3)[-1], alone([*comes[:2], last], 3)[-1]]
 
 
 async def test_after_a_kill_a_new_session_begins_as_on_a_new_server() -> None:
@@ -145,6 +140,48 @@ async def test_after_a_kill_a_new_session_begins_as_on_a_new_server() -> None:
         await news.until(lambda: [each for each in news.stats if each.replica is None][-1].gauges["replicas_up"])
         pool.place("b")
         assert await asked(pool, news, "b", "0", frame(7, 4)) == alone([frame(7, 4)], 2)[0]
+
+
+PAGE = Path(__file__).parents[5] / "docs" / "architecture" / "stages.md"
+PAYLOADS = """
+import msgspec
+from duplex_core.tensors import Tensor
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    samples: Tensor
+"""
+
+
+async def test_the_worker_that_the_documentation_shows_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, stage = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    package = tmp_path / "model_smooth"
+    package.mkdir()
+    for name, text in {"__init__": "", "worker": worker, "payloads": PAYLOADS}.items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    frames = importlib.import_module("model_smooth.payloads").Frame
+    values = np.ones(1920, np.float32)
+    async with running(eval(stage, {"StageSpec": StageSpec, "Resources": Resources})) as (pool, news):  # noqa: S307
+        for who, turns in (("a", 3), ("b", 1)):
+            pool.place(who)
+            for turn in range(turns):
+                pool.submit(
+                    StageRequest(
+                        stage="smooth",
+                        request_id=f"{turn}",
+                        fence=Fence(session_id=who),
+                        lane=Lane.OUTPUT,
+                        payload=frames(samples=Tensor(dtype="float32", shape=(1920,), data=values.data)),
+                    )
+                )
+        await news.ended(4)
+        got = {
+            (each.fence.session_id, each.request_id): float(np.asarray(each.payload.samples)[0])
+            for each in news.replies
+            if isinstance(each, StageOutput)
+        }
+    expected = {("a", "0"): 0.2, ("a", "1"): 0.36, ("a", "2"): 0.488, ("b", "0"): 0.2}
+    assert got == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_is_received_is_computed_with_where_it_lies() -> None:

@@ -168,10 +168,12 @@ class Pool:
             else:
                 for key in self._requests.of(who):
                     self._fail(key, info, True)
+        if self._closed:
+            return
         self._news(StageStats(stage=self._spec.name, replica=index, gauges=dict.fromkeys(self._gauges[index], 0.0)))
         self._tell_load(deaths=1)
         for who, purpose in lost.items():
-            if purpose is Purpose.SESSION and not self._closed:
+            if purpose is Purpose.SESSION:
                 self._news(StageLost(stage=self._spec.name, session_id=who, error=info))
 
     def replica_failed(self, index: int) -> None:
