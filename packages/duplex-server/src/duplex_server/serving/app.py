@@ -23,7 +23,7 @@ from duplex_core.authentication import Authenticator
 from duplex_core.errors import DuplexError, ErrorCode, error
 from duplex_server import __version__
 from duplex_server.engine.omni import DuplexOmni
-from duplex_server.serving import addresses, bodies, chat, client_secrets, realtime
+from duplex_server.serving import addresses, bodies, chat, client_secrets, description, realtime
 from duplex_server.serving.errors import complaint, require_model, response_to
 from duplex_server.serving.keys import Keys
 from duplex_server.serving.origins import Origins
@@ -118,6 +118,11 @@ def _add_operations(app: FastAPI, engine: DuplexOmni) -> None:
     async def index() -> JSONResponse:
         """What this server is, and what it has."""
         return JSONResponse(addresses.index(app.routes, version=__version__, model=engine.served.name))
+
+    @app.api_route("/openapi.json", methods=READ)
+    async def described() -> JSONResponse:
+        """What the HTTP routes take and answer, as OpenAPI 3.1."""
+        return JSONResponse(description.document(app.routes, version=__version__))
 
     @app.api_route("/health", methods=READ)
     async def health() -> JSONResponse:
