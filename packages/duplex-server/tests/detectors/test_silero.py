@@ -87,7 +87,7 @@ class TestBatch:
         states = [silero.new_state(), silero.new_state()]
         with pytest.raises(ValueError, match=r"frames must be \[2, 512\] for 2 states"):
             silero.probabilities(np.ones(shape, np.float32), states)
-        assert not any(state.memory.any() or state.context.any() for state in states)
+        assert not any(state.memory.any() for state in states)
 
     def test_states_are_left_alone_when_the_network_fails(
         self, silero: SileroBatch, monkeypatch: pytest.MonkeyPatch
@@ -98,12 +98,11 @@ class TestBatch:
 
         state = silero.new_state()
         silero.probabilities(np.full((1, 512), 0.1, np.float32), [state])
-        before = SileroState(state.memory.copy(), state.context.copy())
+        before = SileroState(state.memory.copy())
         monkeypatch.setattr(silero, "_session", Broken())
         with pytest.raises(RuntimeError, match="out of memory"):
             silero.probabilities(np.full((1, 512), 0.2, np.float32), [state])
         np.testing.assert_array_equal(state.memory, before.memory)
-        np.testing.assert_array_equal(state.context, before.context)
 
 
 class TestHearing:

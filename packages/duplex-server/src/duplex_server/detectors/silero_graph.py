@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from duplex_server.detectors.onnx_graph import Graph
 
-INPUT: Final = 576
-"""Samples of one row: the last 64 of the frame before, and the frame."""
-MEMORY: Final = 256
-"""Numbers that are remembered from frame to frame: the recurrent cell's output, then its inside."""
+FRAME: Final = 512
+"""Samples of a frame."""
+MEMORY: Final = 320
+"""Numbers that are remembered from frame to frame: the last 64 samples, the recurrent cell's output (128), its inside (128)."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -50,29 +50,34 @@ _PLACES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 _STRIDES: Final = (1, 2, 2, 1)
 _COLUMNS: Final = 4
 _FREQUENCIES: Final = 129
+_MEMORY_PARTS: Final = (64, 128, 128)
 
 
 def batched(file: bytes) -> bytes:
     """The network as an ONNX model for batches.
 
-    Inputs: ``input`` float32[N, 576] and ``memory`` float32[N, 256]. Outputs: ``probability`` float32[N, 1], and the memory
+    Inputs: ``frames`` float32[N, 512] and ``memory`` float32[N, 320]. Outputs: ``probability`` float32[N, 1], and the memory
     after it.
 
     Args:
         file: The published weight file.
     """
     graph = Graph("silero")
-    columns = _magnitudes(graph, _weight(file, "stft"))
+    frames = graph.input("frames", FRAME)
+    parts = graph.constant(_MEMORY_PARTS)
+    graph.node("Split", graph.input("memory", MEMORY), parts, to=("before", "output before", "inside before"), axis=1)
+    columns = _magnitudes(graph, _weight(file, "stft"), graph.node("Concat", "before", frames, axis=1))
     count = _COLUMNS
     for layer, stride in enumerate(_STRIDES, start=1):
         matrix, bias, count = _as_matrix(_weight(file, f"conv {layer}"), _weight(file, f"bias {layer}"), count, stride)
         columns = _linear(graph, columns, matrix, bias)
         columns = graph.node("Relu", columns)
-    output, after = _lstm(graph, file, columns)
+    output, inside = _lstm(graph, file, columns)
     total = _linear(graph, graph.node("Relu", output), _weight(file, "sum")[:, None], _weight(file, "sum bias"))
     graph.node("Sigmoid", total, to=("probability",))
     graph.output("probability", 1)
-    graph.output(after, MEMORY)
+    last = _slice(graph, frames, FRAME - _MEMORY_PARTS[0], FRAME)
+    graph.output(graph.node("Concat", last, output, inside, axis=1), MEMORY)
     return graph.model()
 
 
@@ -85,15 +90,17 @@ def _linear(graph: Graph, rows: str, matrix: Floats, bias: Floats) -> str:
     return graph.node("Gemm", rows, graph.constant(matrix), graph.constant(bias))
 
 
-def _magnitudes(graph: Graph, basis: Floats) -> str:
+def _slice(graph: Graph, values: str, begin: int, end: int) -> str:
+    """From ``begin`` to ``end`` along the second axis."""
+    return graph.node("Slice", values, graph.constant([begin]), graph.constant([end]), graph.constant([1]))
+
+
+def _magnitudes(graph: Graph, basis: Floats, samples: str) -> str:
     """float32[N, 4 * 129]: the magnitudes of four windows, one after the other."""
     half = basis.shape[1] // 2
-    samples = graph.input("input", INPUT)
     mirrored = graph.node("Pad", samples, graph.constant([0, 0, 0, 64]), mode="reflect")
     halves = graph.node("Reshape", mirrored, graph.constant([0, _COLUMNS + 1, half]))
-    first, second = (
-        graph.node("Slice", halves, *(graph.constant([at]) for at in (begin, begin + _COLUMNS, 1))) for begin in (0, 1)
-    )
+    first, second = _slice(graph, halves, 0, _COLUMNS), _slice(graph, halves, 1, _COLUMNS + 1)
     windows = graph.node("Concat", first, second, axis=2)
     rows = graph.node("Reshape", windows, graph.constant([-1, 2 * half]))
     waves = graph.node("MatMul", rows, graph.constant(basis.T))
@@ -116,11 +123,10 @@ def _as_matrix(kernel: Floats, bias: Floats, columns: int, stride: int) -> tuple
 
 
 def _lstm(graph: Graph, file: bytes, columns: str) -> tuple[str, str]:
-    """One step of the cell: its output, and what it remembers then. Its gates in the file: input, forget, cell, output."""
+    """One step of the cell: its output, and its inside then. Its gates in the file: input, forget, cell, output."""
     order = np.r_[0:256, 384:512, 256:384]  # those that a sigmoid opens side by side
     weights = np.concatenate((_weight(file, "lstm input"), _weight(file, "lstm memory")), axis=1)[order]
     bias = (_weight(file, "lstm input bias") + _weight(file, "lstm memory bias"))[order]
-    graph.node("Split", graph.input("memory", MEMORY), to=("output before", "inside before"), axis=1)
     gates = _linear(graph, graph.node("Concat", columns, "output before", axis=1), weights.T, bias)
     graph.node("Split", gates, graph.constant([384, 128]), to=("opened", "new"), axis=1)
     graph.node("Split", graph.node("Sigmoid", "opened"), to=("write", "keep", "show"), axis=1)
@@ -128,4 +134,4 @@ def _lstm(graph: Graph, file: bytes, columns: str) -> tuple[str, str]:
     written = graph.node("Mul", "write", graph.node("Tanh", "new"))
     inside = graph.node("Add", kept, written)
     output = graph.node("Mul", "show", graph.node("Tanh", inside))
-    return output, graph.node("Concat", output, inside, axis=1)
+    return output, inside

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
 import numpy as np
 
 from duplex_core.detection import SpeechFrame
@@ -91,5 +90,10 @@ class Listening:
         return self._feed
 
     def _judged(self, frames: Sequence[SpeechFrame]) -> None:
-        placed = tuple(msgspec.structs.replace(frame, start_ms=frame.start_ms + self._offset_ms) for frame in frames)
-        self._on_verdict(SpeechFrames(frames=placed, generation=self._generation))
+        offset_ms = self._offset_ms
+        placed = frames if not offset_ms else [_later(frame, offset_ms) for frame in frames]
+        self._on_verdict(SpeechFrames(frames=tuple(placed), generation=self._generation))
+
+
+def _later(frame: SpeechFrame, by_ms: float) -> SpeechFrame:
+    return SpeechFrame(start_ms=frame.start_ms + by_ms, duration_ms=frame.duration_ms, probability=frame.probability)
