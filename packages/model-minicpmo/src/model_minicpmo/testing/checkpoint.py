@@ -5,7 +5,8 @@ Called by: `model_minicpmo.testing`.
 Never: depends on the order in which tensors are made: each has its own seed, so that more shards or layers change none of the
 others.
 
-Not written, since nothing of it can be made from numbers: the two ONNX files of `assets/token2wav`, which read a reference voice.
+Not written: the two ONNX files of `assets/token2wav`, which read a reference voice (`tiny_speech` has stand-ins), and a voice of the
+checkpoint's own. `talking` puts everything together.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from safetensors.torch import save_file
 
 from model_minicpmo.gpu.checkpoint import INDEX_FILE, SINGLE_FILE
 from model_minicpmo.testing import tensors
+from model_minicpmo.testing.behaviour import Behaviour, Wiring
 from model_minicpmo.testing.tokenizer import added_tokens, write_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from torch import Tensor
@@ -40,6 +43,7 @@ def write_checkpoint(
     dtype: torch.dtype = torch.float32,
     shards: int = 1,
     device: torch.device | str = "cpu",
+    behaviour: Behaviour | None = None,
 ) -> Path:
     """Write a whole checkpoint.
 
@@ -50,18 +54,29 @@ def write_checkpoint(
         dtype: The type of the weights in the safetensors files; those of token2wav are always float32.
         shards: In how many files the weights are, with an index if there is more than one.
         device: Where random numbers are drawn; the same device gives the same weights.
+        behaviour: What is wired into the weights; nothing by default.
 
     Returns:
         The folder.
+
+    Raises:
+        ValueError: The sizes have no room for the behaviour.
     """
+    wiring = None if behaviour is None else Wiring(behaviour, sizes)
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", _config(sizes, dtype))
     _write_json(folder / "preprocessor_config.json", _preprocessor())
     ids = added_tokens(sizes.vocabulary)
     ends = [ids["<|im_end|>"], ids["<|endoftext|>"]]
     _write_json(folder / "generation_config.json", {"eos_token_id": ends, "pad_token_id": ends[1], "do_sample": True})
-    write_tokenizer(folder, sizes.vocabulary)
-    _write_weights(folder, sizes, seed=seed, dtype=dtype, shards=shards, device=device)
+    write_tokenizer(folder, sizes.vocabulary, words=() if behaviour is None else behaviour.words)
+
+    def make(name: str, shape: tuple[int, ...]) -> Tensor:
+        drawn = make_tensor(name, shape, seed=seed, device=device)
+        made = drawn if wiring is None else wiring.wire(name, drawn)
+        return made.to(torch.float16 if name == UNUSED else dtype).cpu()
+
+    _write_weights(folder, sizes, make, shards=shards)
     assets = folder / "assets" / "token2wav"
     assets.mkdir(parents=True, exist_ok=True)
     (assets / "flow.yaml").write_text(_flow_description(sizes), encoding="utf-8")
@@ -87,9 +102,7 @@ def make_tensor(name: str, shape: tuple[int, ...], *, seed: int, device: torch.d
     return drawn / float(torch.Size(shape[1:]).numel()) ** 0.5
 
 
-def _write_weights(
-    folder: Path, sizes: Sizes, *, seed: int, dtype: torch.dtype, shards: int, device: torch.device | str
-) -> None:
+def _write_weights(folder: Path, sizes: Sizes, make: Callable[[str, tuple[int, ...]], Tensor], *, shards: int) -> None:
     listed = sorted(tensors.model_tensors(sizes))
     parts = [listed[part::shards] for part in range(shards)]
     names = (
@@ -98,12 +111,7 @@ def _write_weights(
         else [f"model-{part:05}-of-{shards:05}.safetensors" for part in range(1, shards + 1)]
     )
     for file, part in zip(names, parts, strict=True):
-        weights = {
-            name: make_tensor(name, shape, seed=seed, device=device)
-            .to(torch.float16 if name == UNUSED else dtype)
-            .cpu()
-            for name, shape in part
-        }
+        weights = {name: make(name, shape) for name, shape in part}
         save_file(weights, folder / file, metadata={"format": "pt"})
     if shards > 1:
         weight_map = {name: file for file, part in zip(names, parts, strict=True) for name, _ in part}

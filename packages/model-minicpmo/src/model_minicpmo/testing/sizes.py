@@ -1,11 +1,11 @@
-"""How large a made checkpoint is: a tiny one, which a CPU runs in milliseconds, and one as large as the published.
+"""How large a made checkpoint is: tiny ones, which a CPU runs in milliseconds, and one as large as the published.
 
-Owns: the two sets of sizes. Called by: whoever makes a checkpoint. Never: reads a checkpoint.
+Owns: the sets of sizes. Called by: whoever makes a checkpoint. Never: reads a checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,13 @@ TINY = Sizes(
     token2wav=Token2WavSizes(hidden=32, intermediate=64, heads=2, blocks=2, up_blocks=1, depth=2, vocoder=32, pitch=16),
 )
 """About two million weights."""
+
+TALKING = replace(
+    TINY,
+    vocabulary=VocabularySizes(unknown=256, added=400),
+    talker=replace(TINY.talker, text_tokens=512),
+)
+"""A tiny checkpoint with room in its vocabulary for words that it says."""
 
 PUBLISHED = Sizes(
     vocabulary=VocabularySizes(unknown=128_244, added=151_643),

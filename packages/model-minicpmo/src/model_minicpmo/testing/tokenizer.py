@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from model_minicpmo.testing.sizes import VocabularySizes
@@ -52,11 +53,16 @@ def added_tokens(sizes: VocabularySizes) -> dict[str, int]:
     return {name: sizes.added + place for place, name in enumerate((*ADDED.split(), *TIMBRES))}
 
 
-def write_tokenizer(folder: Path, sizes: VocabularySizes) -> None:
-    """Write `vocab.json`, `merges.txt`, `added_tokens.json`, `special_tokens_map.json` and `tokenizer_config.json`."""
+def write_tokenizer(folder: Path, sizes: VocabularySizes, *, words: Sequence[str] = ()) -> None:
+    """Write `vocab.json`, `merges.txt`, `added_tokens.json`, `special_tokens_map.json` and `tokenizer_config.json`.
+
+    Args:
+        folder: Where.
+        sizes: Where ids lie.
+        words: See `vocabulary`.
+    """
     added = added_tokens(sizes)
     merges = [merge.strip() for merge in MERGES.split(",")]
-    vocabulary = _vocabulary(sizes, [merge.replace(" ", "") for merge in merges])
     shown = frozenset(NOT_SPECIAL.split())
     special = ["<unk>", *(name for name in added if name not in shown)]
     roles = {
@@ -66,7 +72,7 @@ def write_tokenizer(folder: Path, sizes: VocabularySizes) -> None:
         "unk_token": "<unk>",
         "additional_special_tokens": special,
     }
-    _write(folder / "vocab.json", vocabulary)
+    _write(folder / "vocab.json", vocabulary(sizes, words))
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
     _write(folder / "added_tokens.json", added)
     _write(folder / "special_tokens_map.json", roles)
@@ -99,13 +105,28 @@ def write_tokenizer(folder: Path, sizes: VocabularySizes) -> None:
     )
 
 
-def _vocabulary(sizes: VocabularySizes, merged: list[str]) -> dict[str, int]:
-    """Number the bytes, then the merges, then fill up to the added tokens; `<unk>` keeps its own place."""
+def vocabulary(sizes: VocabularySizes, words: Sequence[str] = ()) -> dict[str, int]:
+    """Number the bytes, the merges and the words, then fill up to the added tokens; `<unk>` keeps its own place.
+
+    Args:
+        sizes: Where ids lie.
+        words: More tokens, as a vocabulary writes them. They become text, but no text becomes them; one that is there stays.
+
+    Raises:
+        ValueError: The merges and words do not fit.
+    """
+    merged = [merge.replace(" ", "").strip() for merge in MERGES.split(",")]
     free = (number for number in range(256, sizes.added) if number != sizes.unknown)
     ids = {character: number for number, character in enumerate(_byte_characters())}
-    ids |= dict(zip(merged, free, strict=False))
-    if len(ids) != 256 + len(merged):
-        raise ValueError(f"the merges make {len(merged)} tokens, which do not fit between 256 and {sizes.added}")
+    for token in (*merged, *words):
+        if token not in ids:
+            number = next(free, None)
+            if number is None:
+                raise ValueError(
+                    f"{len(merged)} merges and {len(words)} words do not fit between 256 and {sizes.added}: "
+                    f"the first added token has to come later"
+                )
+            ids[token] = number
     ids |= {f"Ġunused{number}": number for number in free}
     return ids | {"<unk>": sizes.unknown}
 
