@@ -10,6 +10,7 @@ decided, `</unit>`. What ends a unit is fed with the next one, which is the same
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections import deque
 from collections.abc import Generator
 from pathlib import Path
@@ -23,6 +24,8 @@ from duplex_core.torch_tensors import as_torch, of_torch
 from duplex_core.workers import Append, Emit, EngineSettings, ProgramStep, Sampling, Segment
 from model_minicpmo.gpu.chatting import answer
 from model_minicpmo.gpu.decider import UnitOrders
+from model_minicpmo.gpu.hub import checkpoint_folder
+from model_minicpmo.gpu.language import ARCHITECTURE, ARCHITECTURE_NAME, write_description
 from model_minicpmo.gpu.layout import Feed, Layout
 from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Said, Sensed
 from model_minicpmo.rules.window import Span, Window, WindowPolicy, move
@@ -41,18 +44,32 @@ class Thinker:
     """The stage's program (:class:`duplex_core.workers.EngineProgram`)."""
 
     def __init__(self, *, checkpoint: str, engine: dict[str, Any]) -> None:
-        """Read what the layout needs of the checkpoint in the folder `checkpoint`; `engine` is an `EngineSettings`' fields."""
-        self._folder = Path(checkpoint)
+        """Read what the layout needs of a checkpoint: a folder, or a name on the hub; `engine` is an `EngineSettings`' fields.
+
+        Raises:
+            CheckpointError: it is not there, or its tokens are not what the layout needs.
+        """
+        self._folder = checkpoint_folder(checkpoint)
         self._engine = engine
         self._layout = Layout(self._folder)
+        self._described: tempfile.TemporaryDirectory[str] | None = None
 
     def settings(self) -> EngineSettings:
-        """Give the engine that the language model runs on."""
+        """Give the engine that the language model runs on: the checkpoint's weights, described as a Qwen3.
+
+        Raises:
+            CheckpointError: the checkpoint's configuration is missing or broken.
+        """
+        self._described = tempfile.TemporaryDirectory(prefix="minicpmo-", ignore_cleanup_errors=True)
+        write_description(self._folder, Path(self._described.name))
+        engine_args = {"hf_config_path": self._described.name, **self._engine.get("engine_args", {})}
         return EngineSettings(
             model=str(self._folder),
+            architecture=ARCHITECTURE,
+            architecture_name=ARCHITECTURE_NAME,
             embeddings=True,
             decider="model_minicpmo.gpu.decider:UnitDecider",
-            **self._engine,
+            **{**self._engine, "engine_args": engine_args},
         )
 
     def open(self, session_id: str) -> ThinkerSession:
@@ -60,7 +77,9 @@ class Thinker:
         return ThinkerSession(self._layout)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Take the description away."""
+        if self._described is not None:
+            self._described.cleanup()
 
 
 class ThinkerSession:
