@@ -8,14 +8,10 @@ the thinker.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Sequence
-
-import msgspec
 
 from duplex_core import model as m
 from duplex_core.audio import pcm16_ms
-from duplex_core.config import SessionConfig
 from duplex_core.errors import ErrorCode
 from duplex_core.fence import Fence
 from duplex_core.items import InputText, Item, MessageItem, Role
@@ -23,11 +19,12 @@ from duplex_core.ledger import TextMark
 from duplex_core.spec import SessionContext
 from duplex_core.stages import Lane, StageFailed, StageOutput, StageRequest
 from duplex_core.tensors import Tensor
+from model_minicpmo.line import Cut, UnitLine
 from model_minicpmo.options import SessionOptions, for_stages
 from model_minicpmo.payloads import SENSES, VOICE, Decided, Open, Orders, Sound, Unit, Voice
 from model_minicpmo.rules.silence import Continuation, SilenceView, at_deadline
 from model_minicpmo.rules.turn import TurnStep, TurnView, UnitView, at_decision, for_unit
-from model_minicpmo.rules.units import UNIT_MS, UnitBuffer, silence
+from model_minicpmo.rules.units import UNIT_MS, silence
 from model_minicpmo.sound import file_bytes, float32
 
 OUTPUT_HZ = 24000
@@ -35,18 +32,6 @@ UNIT = "unit"
 """Key of the timer that is due when a unit should have come and has not."""
 OPEN_ID = "open"
 VOICE_ID = "voice"
-
-
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit that was cut and waits for its turn. `fence` is what its decision will be about."""
-
-    serial: int
-    pcm: bytes
-    pictures: tuple[bytes, ...]
-    fence: Fence
-    text: str = ""
-    asked: bool = False
-    interrupted: bool = False
 
 
 class Turn:
@@ -71,13 +56,8 @@ class MiniCPMOSession:
         self._seed = int.from_bytes(digest[:8], "little") >> 1
         self._fence = Fence(session_id=context.session_id)
         self._opened = False
-        self._buffer = UnitBuffer()
-        self._waiting: deque[Cut] = deque()
-        self._thinking: Cut | None = None
-        self._serial = 0
+        self._line = UnitLine()
         self._taken_in = 0
-        self._void_to = 0
-        self._interrupted = False
         self._asked = False
         self._texts: set[str] = set()
         self._turn: Turn | None = None
@@ -91,7 +71,7 @@ class MiniCPMOSession:
             case m.AudioArrived():
                 return self._hear(event.pcm, now_ms)
             case m.ImageArrived():
-                self._buffer.see(event.data, most=self._options.pictures_per_unit)
+                self._line.buffer.see(event.data, most=self._options.pictures_per_unit)
             case m.InputCommitted():
                 return self._flush(now_ms)
             case m.Respond():
@@ -112,18 +92,14 @@ class MiniCPMOSession:
     # -- the opening --------------------------------------------------------------------------------------------------
 
     def _configured(self, event: m.Configured) -> Sequence[m.ModelOutput]:
+        """At first, give the prompt to the thinker and the voice to the voice; units are in line behind them."""
         self._fence = event.fence
         if self._opened:
             return ()
         self._opened = True
-        self._options = SessionOptions.model_validate(event.config.options)
-        return self._open(event.config)
-
-    def _open(self, config: SessionConfig) -> Sequence[m.ModelOutput]:
-        """Give the prompt to the thinker and the voice to the voice; units are in line behind them."""
-        chosen = self._options
+        chosen = self._options = SessionOptions.model_validate(event.config.options)
         reference = file_bytes(chosen.reference_audio)
-        prompt = config.instructions if chosen.system_prompt is None else chosen.system_prompt
+        prompt = event.config.instructions if chosen.system_prompt is None else chosen.system_prompt
         stages = for_stages(chosen, seed=self._seed)
         return (
             self._submit(SENSES, OPEN_ID, self._fence, Open(prompt=prompt, options=stages, reference=reference)),
@@ -134,34 +110,30 @@ class MiniCPMOSession:
 
     def _hear(self, pcm: bytes, now_ms: float) -> Sequence[m.ModelOutput]:
         self._filled_ms = 0.0
-        for unit in self._buffer.take(pcm):
-            self._cut(unit)
+        for unit in self._line.buffer.take(pcm):
+            self._line.cut(unit, self._fence)
         return self._think_and_wait(now_ms)
 
     def _flush(self, now_ms: float) -> Sequence[m.ModelOutput]:
         """Sound was committed: use its tail now. A unit that is under way answers it, if there is no tail."""
-        tail = self._buffer.pad()
-        under_way = [cut for cut in (self._thinking, *self._waiting) if cut is not None and not self._void(cut)]
-        if tail is None and under_way:
+        tail = self._line.buffer.pad()
+        if tail is None and self._line.hopeful:
             return ()
-        self._cut(tail or silence())
+        self._line.cut(tail or silence(), self._fence)
         return self._think_and_wait(now_ms)
 
     def _ask(self, respond: m.Respond, now_ms: float) -> Sequence[m.ModelOutput]:
         """An answer is waited for: the newest unit decides, since it holds the end of the question, spoken or written."""
         if self._turn is not None:
             return ()  # it has just begun by itself, and the two are one
-        if self._interrupted:
+        if self._line.interrupted:
             # The next unit is made to listen; that is no answer to the question, so it is not the question's unit.
-            self._cut(silence())
+            self._line.cut(silence(), self._fence)
         text = self._new_text(respond.history)
         self._fence, self._asked = respond.fence, True
-        tail = self._buffer.pad()
-        if tail is None and not text and self._waiting and not self._void(self._waiting[-1]):
-            newest = self._waiting.pop()
-            self._waiting.append(msgspec.structs.replace(newest, fence=respond.fence, asked=True))
-        else:
-            self._cut(tail or silence(), asked=True, text=text)
+        tail = self._line.buffer.pad()
+        if tail is not None or text or not self._line.ask_newest(respond.fence):
+            self._line.cut(tail or silence(), respond.fence, asked=True, text=text)
         return self._think_and_wait(now_ms)
 
     def _new_text(self, history: Sequence[Item]) -> str:
@@ -179,7 +151,7 @@ class MiniCPMOSession:
         view = SilenceView(
             speaking=self._turn is not None and not self._turn.last,
             asked=self._asked,
-            behind=self._thinking is not None or bool(self._waiting),
+            behind=self._line.behind,
             filled_ms=self._filled_ms,
             patience_ms=self._options.patience_ms,
         )
@@ -188,34 +160,21 @@ class MiniCPMOSession:
                 return ()
             case Continuation.FILL:
                 self._filled_ms += UNIT_MS
-                self._cut(self._buffer.pad() or silence())
+                self._line.cut(self._line.buffer.pad() or silence(), self._fence)
             case Continuation.WAIT:
                 pass
         return self._think_and_wait(now_ms)
-
-    def _cut(self, pcm: bytes, *, asked: bool = False, text: str = "") -> None:
-        self._serial += 1
-        self._waiting.append(
-            Cut(
-                serial=self._serial,
-                pcm=pcm,
-                pictures=self._buffer.pictures(),
-                fence=self._fence,
-                text=text,
-                asked=asked,
-                interrupted=self._interrupted,
-            )
-        )
-        self._interrupted = False
 
     def _think_and_wait(self, now_ms: float) -> Sequence[m.ModelOutput]:
         return (*self._think(), m.WakeAt(key=UNIT, at_ms=now_ms + UNIT_MS))
 
     def _think(self) -> Sequence[m.ModelOutput]:
         """Give the stages the next unit, unless one is being decided, or the answer that has ended is still being voiced."""
-        if self._thinking is not None or not self._waiting or (self._turn is not None and self._turn.last):
+        if self._turn is not None and self._turn.last:
             return ()
-        cut = self._thinking = self._waiting.popleft()
+        cut = self._line.next()
+        if cut is None:
+            return ()
         order = for_unit(
             UnitView(
                 taken_in=self._taken_in,
@@ -243,13 +202,9 @@ class MiniCPMOSession:
             request=StageRequest(stage=stage, request_id=request_id, fence=fence, lane=Lane.INPUT, payload=payload)
         )
 
-    def _void(self, cut: Cut) -> bool:
-        return cut.serial <= self._void_to
-
     def _give_up(self) -> None:
         """The answer is over from outside: no unit cut so far means anything, and the next one closes the turn."""
-        self._void_to = self._serial
-        self._interrupted = True
+        self._line.void()
         self._asked, self._turn = False, None
 
     # -- what came of a unit ------------------------------------------------------------------------------------------
@@ -268,9 +223,9 @@ class MiniCPMOSession:
         return told
 
     def _decided(self, decided: Decided, request_id: str) -> Sequence[m.ModelOutput]:
-        cut, self._thinking = self._thinking, None
+        cut, self._line.deciding = self._line.deciding, None
         assert cut is not None, "the stages answer what they were given"
-        view = TurnView(void=self._void(cut), open=self._turn is not None, listens=decided.listens)
+        view = TurnView(void=self._line.is_void(cut), open=self._turn is not None, listens=decided.listens)
         told: Sequence[m.ModelOutput]
         match at_decision(view):
             case TurnStep.NONE:
@@ -326,15 +281,15 @@ class MiniCPMOSession:
         """A unit, or the opening, was not to be had: without an opening, or with a full context, there is no going on."""
         if failure.request_id in (OPEN_ID, VOICE_ID) or failure.error.code is ErrorCode.CONTEXT_FULL:
             return (m.Fatal(error=failure.error),)
-        cut, turn = self._thinking, self._turn
+        cut, turn = self._line.deciding, self._turn
         told: list[m.ModelOutput] = []
         undecided = cut is not None and failure.request_id == f"unit-{cut.serial}"
         if undecided:
-            self._thinking = None
+            self._line.deciding = None
         if turn is not None and (undecided or failure.request_id in turn.sounding):
             self._give_up()
             told.append(m.Failed(fence=turn.fence, error=failure.error))
-        elif cut is not None and undecided and cut.asked and self._asked and not self._void(cut):
+        elif cut is not None and undecided and cut.asked and self._asked and not self._line.is_void(cut):
             self._asked = False
             told.append(m.Failed(fence=cut.fence, error=failure.error))
         return (*told, *self._think())
