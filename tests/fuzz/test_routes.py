@@ -50,7 +50,7 @@ GETS = [
     "/metrics",
     "/v1/models",
     "/v1/models/parrot",
-    "/v1/models/%00",
+    "/v1/models/%00%0A",
     "/v1/realtime/capabilities",
 ]
 
@@ -132,7 +132,7 @@ async def test_every_route_is_described_and_every_reference_leads_somewhere() ->
     async with serving() as served, client_of(served) as client:
         told = await described(client)
         routes = (await client.get("/")).json()["routes"]
-    at = {route.partition(" ")[2].replace(":path}", "}") for route in routes if not route.startswith("WebSocket")}
+    at = {route.partition(" ")[2] for route in routes if not route.startswith("WebSocket")}
     assert at == told.document["paths"].keys()
     for path, operations in told.document["paths"].items():
         for method, operation in operations.items():

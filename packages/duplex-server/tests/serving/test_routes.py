@@ -59,7 +59,7 @@ async def test_every_route_refuses_the_methods_that_it_does_not_have(served: Any
         for path in addresses:
             has = {each.split(" ")[0] for each in routes if each.endswith(f" {path}")}
             for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - has:
-                answer = await client.request(method, path.replace("{name:path}", "parrot"))
+                answer = await client.request(method, path.replace("{name}", "parrot"))
                 assert answer.status_code == (426 if has == {"WebSocket"} else 405), (method, path)
 
 
@@ -105,7 +105,8 @@ async def test_the_address_alone_tells_what_the_server_is_and_has(served: Any) -
         "GET /health",
         "GET /metrics",
         "GET /v1/models",
-        "GET /v1/models/{name:path}",
+        "GET /openapi.json",
+        "GET /v1/models/{name}",
         "GET /v1/realtime/capabilities",
         "POST /v1/chat/completions",
         "POST /v1/realtime/client_secrets",
@@ -130,11 +131,12 @@ async def test_models_and_capabilities_name_what_is_served(served: Any) -> None:
         models = (await client.get("/v1/models")).json()
         card = (await client.get("/v1/models/parrot")).json()
         missing = await client.get("/v1/models/gpt-x")
+        broken = await client.get("/v1/models/gpt%0Ax")
         told = (await client.get("/v1/realtime/capabilities")).json()
     assert [each["id"] for each in models["data"]] == ["parrot"]
     assert card == models["data"][0]
-    assert missing.status_code == 404
-    assert missing.json()["error"]["code"] == "model_not_found"
+    assert (missing.status_code, broken.status_code) == (404, 404)
+    assert {each.json()["error"]["code"] for each in (missing, broken)} == {"model_not_found"}
     assert told["model"] == "parrot"
     assert told["capabilities"]["input_rate_hz"] == 16000
     assert told["capabilities"]["tools"] is True

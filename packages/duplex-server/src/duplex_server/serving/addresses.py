@@ -74,7 +74,7 @@ def _described(route: BaseRoute) -> Iterator[tuple[str, str]]:
         yield f"WebSocket {route.path}", about
         return
     for method in sorted((route.methods or set()) - {"HEAD"}):
-        yield f"{method} {route.path}", about
+        yield f"{method} {route.path_format}", about
 
 
 def _only_socket(path: str) -> JSONResponse:

@@ -15,6 +15,7 @@ import msgspec
 from fastapi import Depends, FastAPI, Request, Response, WebSocket
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
@@ -30,6 +31,15 @@ from duplex_server.serving.origins import Origins
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+
+class AnyName(PathConvertor):
+    """The rest of an address, whatever it holds: Starlette's own leaves out what has a line break in it."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", AnyName())
 
 READ = ["GET", "HEAD"]
 """How what is only looked at may be asked; those who watch a server often ask with HEAD."""
@@ -159,7 +169,7 @@ def _add_models(app: FastAPI, engine: DuplexOmni, guarded: list[Any]) -> None:
         """The names of the served model."""
         return JSONResponse({"object": "list", "data": [card(name) for name in served.names]})
 
-    @app.api_route("/v1/models/{name:path}", methods=READ, dependencies=guarded)
+    @app.api_route("/v1/models/{name:any}", methods=READ, dependencies=guarded)
     async def model(name: str) -> JSONResponse:
         """One of these names."""
         require_model(served, name, param="model")

@@ -110,8 +110,7 @@ def document(routes: Sequence[BaseRoute], *, version: str) -> Json:
     paths: dict[str, Json] = {}
     for route in routes:
         if isinstance(route, Route):
-            path = route.path.replace(":path}", "}")
-            paths.setdefault(path, {}).update(_operations(route, path))
+            paths.setdefault(route.path_format, {}).update(_operations(route, route.path_format))
     return {
         "openapi": "3.1.0",
         "info": {
