@@ -207,29 +207,25 @@ def linked_model(
     sessions: int | None = None,
     talker_sessions: int | None = None,
     replicas: int = 1,
+    talkers: int = 1,
     create: Callable[[], ModelSession] = LinkedSession,
 ) -> Linked:
-    """The model, with this many seats at each replica of its stages; ``None`` is no limit."""
+    """The model, with this many seats at each replica of its stages; ``None`` is no limit. Each talker gets what is forwarded."""
     of_talker = sessions if talker_sessions is None else talker_sessions
-    plan = StagePlan(
-        stages=(
-            StageSpec(
-                name=THINKER,
-                factory="none:none",
-                runtime="played",
-                replicas=replicas,
-                resources=Resources(sessions=sessions),
-            ),
-            StageSpec(
-                name=TALKER,
-                factory="none:none",
-                runtime="played",
-                replicas=replicas,
-                inputs=(StageLink(source=THINKER, kind=LinkKind.TOKENS),),
-                resources=Resources(sessions=of_talker),
-            ),
+
+    def stage(name: str, seats: int | None, *inputs: StageLink) -> StageSpec:
+        return StageSpec(
+            name=name,
+            factory="none:none",
+            runtime="played",
+            replicas=replicas,
+            inputs=inputs,
+            resources=Resources(sessions=seats),
         )
-    )
+
+    link = StageLink(source=THINKER, kind=LinkKind.TOKENS)
+    names = [TALKER, *(f"{TALKER} {number}" for number in range(2, talkers + 1))]
+    plan = StagePlan(stages=(stage(THINKER, sessions), *(stage(name, of_talker, link) for name in names)))
     spec = ModelSpec(
         id="linked",
         summary="thinks, then talks",

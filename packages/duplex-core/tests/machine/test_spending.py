@@ -120,6 +120,18 @@ def test_work_begun_ahead_belongs_to_the_answer_that_it_was_begun_for() -> None:
     assert answers.ends(1, 1060.0) == (StageMetrics(stage="thinker", begun_ms=-100.0, first_ms=80.0, total_ms=150.0),)
 
 
+def test_what_the_model_stops_counts_for_the_answer_under_whose_turn_it_was_asked_for() -> None:
+    """The model drops an answer that it had begun ahead, when the one that is wanted is open already, and a clause of that."""
+    stopped = {name: StageMetrics(stage=name, total_ms=40.0, whole=False) for name in ("ahead", "clause")}
+    answers = Answers(stopped)
+    ahead, clause = asked("ahead", 0), asked("clause", 1)
+    answers.spending.submitted(ahead, 900.0)
+    answers.opens(1, 1000.0)
+    answers.spending.submitted(clause, 1000.0)
+    answers.spending.stopped([ahead, clause], by_model=True)
+    assert [each.stage for each in answers.ends(1, 1100.0)] == ["clause"]
+
+
 def test_hearing_is_no_part_of_an_answer_before_it_and_after_it() -> None:
     answers = Answers()
     heard = [asked(f"unit {number}", turn, Lane.INPUT) for number, turn in enumerate((0, 1, 1))]

@@ -160,6 +160,28 @@ async def test_a_stage_that_fails_ends_the_answer_on_all_stages_and_not_the_sess
         assert (await client.until(ResponseDone)).response.status is ResponseStatus.COMPLETED
 
 
+async def test_a_part_that_fails_at_once_keeps_the_next_from_being_given_out() -> None:
+    """A stage may answer while it is being asked: then what was to be asked next is not wanted any more."""
+    model = linked_model(talkers=2)
+    async with running(model) as engine:
+        client = await opened(engine)
+        thinker, hasty, other = model.runtime.stages.values()
+
+        def refuse(request: Any) -> None:
+            hasty.open[request.fence.session_id, request.request_id] = request
+            hasty.fail(request, "not now")
+
+        hasty.submit = refuse  # type: ignore[method-assign]
+        await client.ask()
+        thought = await thinker.asked()
+        thinker.say(thought, forward=[1])
+        done = await client.until(ResponseDone)
+        assert done.response.status_details.error.message == "not now"
+        assert thinker.aborted == [thought]
+        assert other.open == {}
+        assert engine._stages.open_requests == 0
+
+
 # -- seats -------------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,6 @@ class Spending:
         self._open: dict[tuple[str, str], tuple[StageRequest, float]] = {}
         self._done: dict[tuple[int, Lane], tuple[StageMetrics, ...]] = {}
         self._answer: tuple[int, float] | None = None
-        self._last = 0
 
     def submitted(self, request: StageRequest, now_ms: float) -> None:
         """Work is about to be given to a stage."""
@@ -63,15 +62,13 @@ class Spending:
         )
         spent = [each for (made, lane), done in self._done.items() if _belongs(made, lane, turn) for each in done]
         self._done.clear()
-        self._answer, self._last = None, turn
+        self._answer = None
         stages = tuple(map(_rounded, merged(moved(spent, -begun_ms))))
         return msgspec.structs.replace(event, metrics=msgspec.structs.replace(event.metrics, stages=stages))
 
     def _count(self, request: StageRequest, metrics: tuple[StageMetrics, ...]) -> None:
-        turn, lane = request.fence.turn, request.lane
-        if lane is Lane.INPUT and turn <= self._last and (self._answer is None or turn != self._answer[0]):
-            return  # heard when no answer was being made
-        self._done[turn, lane] = merged([*self._done.get((turn, lane), ()), *metrics])
+        key = (request.fence.turn, request.lane)
+        self._done[key] = merged([*self._done.get(key, ()), *metrics])
 
 
 def _belongs(made: int, lane: Lane, turn: int) -> bool:
