@@ -179,9 +179,13 @@ class InputSide:
             spoken_until_ms, silent_ms, self.recognition.so_far(_known(self.pending_id)), ended=ended
         )
         acknowledges = verdict is OverlapVerdict.BACKCHANNEL
-        late = acknowledges and self._output.over_by_now
-        early = acknowledges and overlap.question.onset_ms < self._output.since_ms
-        if late or early or overlap.answered_by_others or verdict is OverlapVerdict.INTERRUPTION:
+        late = acknowledges and overlap.late
+        if (
+            late
+            or (acknowledges and overlap.early)
+            or overlap.answered_by_others
+            or verdict is OverlapVerdict.INTERRUPTION
+        ):
             self._take_turn(late=late)
         elif verdict is not None:
             overlap.tell(verdict, overlap.question.onset_ms, overlap.question.response_id)

@@ -66,11 +66,6 @@ class OutputSide:
         return self._core.lanes.answer is not Answer.NONE or self._core.lanes.sound is Sound.SOUNDING
 
     @property
-    def over_by_now(self) -> bool:
-        """Whether, by the clock, the answer has been made and heard; a client that has paused may still have some of it."""
-        return self._core.lanes.answer is Answer.NONE and self._core.playback.over_by(self._core.now_ms)
-
-    @property
     def audible_id(self) -> str | None:
         """The response that an interruption would stop: the one being made, else the newest that still sounds."""
         if self.response is not None:

@@ -14,6 +14,7 @@ from duplex_core.machine.core import Core
 from duplex_core.machine.output import OutputSide
 from duplex_core.machine.overlap import OverlapView, judge
 from duplex_core.machine.recognition import Understood
+from duplex_core.machine.table import Answer
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +44,22 @@ class Overlapping:
         core = self._core
         if core.config.overlap.mode is OverlapMode.IMMEDIATE:
             return False
-        self._output.sounding.hold()
+        core.playback.hold()
+        self._output.sounding.drain()
         self.question = Question(onset_ms=at_ms, response_id=self._output.audible_id, epoch=core.fence.epoch)
         core.emit(TurnEvent(kind=TurnEventKind.HELD, epoch=core.fence.epoch, turn_id=core.fence.turn))
         return True
+
+    @property
+    def late(self) -> bool:
+        """Whether, by the clock, the answer has been made and heard; a client that has paused may still have some of it."""
+        core = self._core
+        return core.lanes.answer is Answer.NONE and core.playback.over_by(core.now_ms)
+
+    @property
+    def early(self) -> bool:
+        """Whether what is judged was spoken before the answer was begun, by the audio's own time."""
+        return self.question is not None and self.question.onset_ms < self._output.since_ms
 
     @property
     def answered_by_others(self) -> bool:
@@ -80,7 +93,8 @@ class Overlapping:
         """The question is answered, or will not be; with ``resume`` the answer goes on."""
         question, self.question = self.question, None
         if question is not None:
-            self._output.sounding.go_on()
+            self._core.playback.go_on(self._core.now_ms)
+            self._output.sounding.drain()
         if question is not None and resume:
             core = self._core
             core.emit(TurnEvent(kind=TurnEventKind.RESUMED, epoch=core.fence.epoch, turn_id=core.fence.turn))

@@ -61,16 +61,6 @@ class Sounding:
         self._armed_ms = None
         self.drain()
 
-    def hold(self) -> None:
-        """The client is to pause, until :meth:`go_on` or an interruption."""
-        self._core.playback.hold()
-        self.drain()
-
-    def go_on(self) -> None:
-        """The client need not pause any more."""
-        self._core.playback.go_on(self._core.now_ms)
-        self.drain()
-
     def _arm(self, due_ms: float | None) -> None:
         if due_ms != self._armed_ms:
             self._armed_ms = due_ms
