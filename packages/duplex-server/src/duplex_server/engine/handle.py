@@ -46,7 +46,7 @@ class DuplexSessionHandle:
         """
         self._claim()
         while not self._runner.offer(command):
-            await self._runner.room()
+            await self._runner.mailbox.room()
             self._claim()
 
     def offer(self, command: Command) -> None:
@@ -63,7 +63,7 @@ class DuplexSessionHandle:
     @property
     def crowded(self) -> bool:
         """Whether so much waits that who reads the socket should let the session run first."""
-        return self._runner.crowded
+        return self._runner.mailbox.crowded
 
     def reject(self, info: ErrorInfo) -> None:
         """Have the client told of an error that kept what it sent from becoming a command."""

@@ -275,7 +275,7 @@ class SessionManager:
 
 
 def _commands(runner: SessionRunner) -> int:
-    return runner.waiting
+    return len(runner.mailbox)
 
 
 def _events(runner: SessionRunner) -> int:

@@ -165,7 +165,8 @@ class SessionRunner:
         self._own_name = own_name
         self._watch = watch
         self._metrics = metrics
-        self._mailbox: Mailbox[Entry] = Mailbox(max_entries=MAX_COMMANDS, max_bytes=MAX_COMMAND_BYTES)
+        self.mailbox: Mailbox[Entry] = Mailbox(max_entries=MAX_COMMANDS, max_bytes=MAX_COMMAND_BYTES)
+        """What waits for the session's turn. Others look at it, and wait for room; what goes in goes through the methods."""
         journal = Journal(max_events=lifetime.journal_events, max_bytes=lifetime.journal_bytes)
         self.outbox = Outbox(journal, on_slow=self._slow)
         self.tenure = Tenure(
@@ -182,16 +183,6 @@ class SessionRunner:
 
     # -- what others say to the session -------------------------------------------------------------------------------
 
-    @property
-    def waiting(self) -> int:
-        """Entries that wait for the session's turn."""
-        return len(self._mailbox)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether so much waits that a reader of the socket should let the session run first."""
-        return self._mailbox.crowded
-
     def offer(self, command: Command) -> bool:
         """Take a client's command if there is room for it; never waits. Whether it was taken.
 
@@ -202,24 +193,20 @@ class SessionRunner:
             raise DuplexError(error(ErrorCode.SESSION_CLOSED, f"session {self.session_id} has ended"))
         self.tenure.heard()
         often = isinstance(command, _OFTEN)
-        taken = (often and self._mailbox.hand(command)) or self._mailbox.offer(command, _size(command))
+        taken = (often and self.mailbox.hand(command)) or self.mailbox.offer(command, _size(command))
         if taken and isinstance(command, SessionClose):
             self.tenure.closing = True
         return taken
 
-    async def room(self) -> None:
-        """Wait, after a command was not taken, until there is room again."""
-        await self._mailbox.room()
-
     def post(self, entry: Own) -> None:
         """Take something of the engine's own: a stage's reply, a verdict, a timer, the wish to end. Never refused."""
-        if not (isinstance(entry, _OFTEN) and self._mailbox.hand(entry)) and not self.ended.is_set():
-            self._mailbox.put(entry)
+        if not (isinstance(entry, _OFTEN) and self.mailbox.hand(entry)) and not self.ended.is_set():
+            self.mailbox.put(entry)
 
     def reject(self, info: ErrorInfo) -> None:
         """Tell the client of an error that kept something from becoming a command, after all that came before it."""
         if not self.ended.is_set():
-            self._mailbox.note(_Rejected(info), weight(info))
+            self.mailbox.note(_Rejected(info), weight(info))
 
     def close(self, reason: CloseReason, info: ErrorInfo | None = None) -> None:
         """Ask the session to end. Idempotent; :attr:`ended` tells when it has."""
@@ -233,7 +220,7 @@ class SessionRunner:
         SESSION.set(self.session_id)
         try:
             if not self._supervise(_Opening()):
-                await self._mailbox.serve(self._supervise)
+                await self.mailbox.serve(self._supervise)
         except asyncio.CancelledError:
             self._take(CloseRequested(reason=CloseReason.SHUTDOWN))
             raise
@@ -418,7 +405,7 @@ class SessionRunner:
             reason = CloseReason.SHUTDOWN if self._fault is None else CloseReason.ERROR
             info = None if self._fault is None else internal_error("the session failed")
             self._send(SessionClosed(session_id=self.session_id, reason=reason, error=info))
-            self._mailbox.clear()
+            self.mailbox.clear()
             self.tenure.end()
             self.ended.set()
 
