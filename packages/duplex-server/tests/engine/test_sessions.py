@@ -14,11 +14,13 @@ from prometheus_client import generate_latest
 
 from duplex_core.commands import (
     ConversationItemCreate,
+    InputAudioBufferAppend,
     ResponseCancel,
     ResponseCreate,
     SessionClose,
     SessionHeartbeat,
     SessionUpdate,
+    VideoFrame,
 )
 from duplex_core.errors import DuplexError, ErrorCode
 from duplex_core.events import (
@@ -323,6 +325,16 @@ async def test_a_session_whose_commands_take_long_lets_others_run_after_each(
         await asyncio.sleep(0)
         told.append(len(outbox))
     assert max(after - before for before, after in itertools.pairwise(told)) == 1
+    await handle.aclose()
+
+
+async def test_pictures_that_wait_are_bounded_as_sound_is(engine: Any) -> None:
+    handle = await engine.open_session()
+    picture = VideoFrame(data=bytes(12_000_000))
+    handle.offer(InputAudioBufferAppend(audio=b"", video_frames=(picture,) * 4))
+    with pytest.raises(DuplexError) as caught:
+        handle.offer(InputAudioBufferAppend(audio=b"", video_frames=(picture,)))
+    assert caught.value.info.code is ErrorCode.RESOURCE_EXHAUSTED
     await handle.aclose()
 
 

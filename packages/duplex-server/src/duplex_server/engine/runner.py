@@ -412,4 +412,6 @@ class SessionRunner:
 
 def _size(command: Command) -> int:
     """Bytes that a waiting command holds, near enough."""
-    return len(command.audio) if isinstance(command, InputAudioBufferAppend) else weight(command)
+    if isinstance(command, InputAudioBufferAppend):
+        return len(command.audio) + sum(len(picture.data) for picture in command.video_frames)
+    return weight(command)
