@@ -25,6 +25,8 @@ PACKAGES = ("duplex-core", "duplex-server", "duplex-client", "model-cascade", "m
 LAYERS = ("check", "test", "run", "runtime", "installer")
 ENGINES = "engines"
 """The layer with torch and vLLM in their builds for a CPU; only for :data:`ENGINES_PYTHON` on Linux, x86-64."""
+GPU = "gpu"
+"""The layer with torch and vLLM in their builds for CUDA; where :data:`ENGINES` is, and nvidia-smi too."""
 ENGINES_PYTHON = (3, 11)
 PYTHONS = ((3, 11), (3, 13))
 ENVIRONMENTS = ROOT / ".nox" / "env"
@@ -169,7 +171,9 @@ def e2e_gpu(session: nox.Session) -> None:
     """Run the tests that need an accelerator (and fail where there is none, or no such test)."""
     if shutil.which("nvidia-smi") is None:
         session.error("No accelerator here: nvidia-smi is not installed. The other sessions need none.")
-    environment(session, "test").python("-m", "pytest", "-m", "gpu", *session.posargs)
+    if sys.version_info[:2] != ENGINES_PYTHON or sys.platform != "linux":
+        session.error("torch and vLLM are pinned for Python 3.11 on Linux, x86-64: run nox with that one.")
+    environment(session, GPU).python("-m", "pytest", "-m", "gpu", *session.posargs)
 
 
 @nox.session
@@ -235,12 +239,18 @@ def lock(session: nox.Session) -> None:
             *(session.posargs if first else []),
             *own,
         )
-    installer.look_where_pip_does()
-    shutil.copy(f"requirements/{LAYERS[0]}.txt", f"requirements/{ENGINES}.txt")  # what uv prefers, where it can
-    installer.python(
-        *("-m", "uv", "pip", "compile", "--quiet", f"requirements/{ENGINES}.in"),
-        *("--output-file", f"requirements/{ENGINES}.txt", "--python-version", "3.11"),
-        *("--python-platform", "x86_64-manylinux_2_36", "--generate-hashes", "--no-annotate"),
-        *("--custom-compile-command", "nox -s lock", "--override", f"requirements/{ENGINES}-left-out.txt"),
-        *own,
-    )
+    for layer in (ENGINES, GPU):
+        shutil.copy(f"requirements/{LAYERS[0]}.txt", f"requirements/{layer}.txt")  # what uv prefers, where it can
+        left_out = ROOT / "requirements" / f"{layer}-left-out.txt"
+        if layer == ENGINES:
+            installer.look_where_pip_does()
+        else:
+            installer.env.pop("UV_FIND_LINKS", None)
+        installer.python(
+            *("-m", "uv", "pip", "compile", "--quiet", f"requirements/{layer}.in"),
+            *("--output-file", f"requirements/{layer}.txt", "--python-version", "3.11"),
+            *("--python-platform", "x86_64-manylinux_2_36", "--generate-hashes", "--no-annotate"),
+            *("--custom-compile-command", "nox -s lock"),
+            *(["--override", str(left_out.relative_to(ROOT))] if left_out.exists() else []),
+            *own,
+        )

