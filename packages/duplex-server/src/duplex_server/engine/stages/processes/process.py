@@ -67,6 +67,7 @@ class WorkerProcess:
         self._decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
         self._lines = _Lines(self._log)
         self._gone = asyncio.Event()
+        self._doom: asyncio.TimerHandle | None = None
         self._broken = ""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -99,6 +100,11 @@ class WorkerProcess:
     def kill(self) -> None:
         """End it now, and all that it has started."""
         self._signal(signal.SIGKILL)
+
+    def doom(self, after_s: float) -> None:
+        """Kill it after so long, if it has not ended by then."""
+        if self._doom is None:
+            self._doom = self._loop.call_later(after_s, self.kill)
 
     async def gone(self) -> None:
         """Wait until it is gone and everything of it has been released."""
@@ -144,7 +150,12 @@ class WorkerProcess:
             last.callback(self._loop.remove_reader, self._output.fileno())
             last.callback(self._printed)
             last.callback(self._channel.close)
+            last.callback(self._spare)
             self._channel.drain()
+
+    def _spare(self) -> None:
+        if self._doom is not None:
+            self._doom.cancel()
 
     def _frame(self, frame: Frame) -> None:
         try:
@@ -158,7 +169,7 @@ class WorkerProcess:
     def _stream_ended(self, why: str) -> None:
         """It ends, or it cannot be spoken to any more and therefore has to."""
         self._broken = why
-        self._loop.call_later(_CLOSED_S, self.kill)
+        self.doom(_CLOSED_S)
         self._stream_broken()
 
     def _printed(self) -> None:

@@ -186,7 +186,8 @@ class Replica:
     def _said(self, message: FromWorker, buffers: list[bytearray]) -> None:
         if isinstance(message, Dead):
             self._reason = message.reason
-            self._loop.call_later(self._settings.stop_s, self._kill, self._process)
+            if self._process is not None:
+                self._process.doom(self._settings.stop_s)
             self._lose()
         elif self.state is State.UP:
             if isinstance(message, Pong):
