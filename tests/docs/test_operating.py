@@ -21,14 +21,14 @@ from tests.support.serving import serving
 PAGE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
 
 
-def options() -> dict[str, Any]:
+def options(command: str = "serve") -> dict[str, Any]:
     group: Any = typer.main.get_command(cli.app)
-    return {name: each for each in group.commands["serve"].params for name in each.opts}
+    return {name: each for each in group.commands[command].params for name in each.opts}
 
 
 def test_every_option_on_the_page_exists() -> None:
     named = set(re.findall(r"`(--[a-z-]+)", PAGE))
-    assert named <= options().keys()
+    assert named <= options().keys() | options("plan").keys()
     lifetimes = {name for name in options() if "seconds" in name or "journal" in name}
     access = {"--api-key", "--authenticator", "--allow-origin", "--served-model-name", "--allow-unauthenticated"}
     assert lifetimes | access <= named
