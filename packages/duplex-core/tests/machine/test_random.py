@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec import UNSET, UnsetType
@@ -509,4 +510,5 @@ Conversation.TestCase.settings = hypothesis.settings(
         hypothesis.Phase.generate,
     ),  # a failing conversation is printed as it was; Phase.shrink takes minutes to shorten it
 )
-TestConversations = Conversation.TestCase
+# Fifteen seconds of one core, of which a machine that is busy with other tests may give little.
+TestConversations = pytest.mark.timeout(600)(Conversation.TestCase)
