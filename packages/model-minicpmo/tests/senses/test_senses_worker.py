@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -364,6 +366,17 @@ def test_a_bad_part_fails_its_own_chat(worker: SensesWorker, part: ChatPart, tol
     failed = sense(worker, 0, chat)
     assert told in failed.failed
     assert not worker._chats
+
+
+def test_starting_loads_neither_transformers_nor_a_compiler(tiny: Path) -> None:
+    """Either takes longer than all else; a process that has imported torch alone starts in a few seconds."""
+    script = (
+        "import sys; from model_minicpmo.gpu.senses_worker import SensesWorker as Worker; "
+        "Worker(checkpoint=sys.argv[1]).start(1, 'cpu'); "
+        "print(*({'transformers', 'torch._dynamo', 'sympy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tiny)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_what_is_no_work_of_the_senses_is_refused(worker: SensesWorker) -> None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers.audio_utils import mel_filter_bank
+
+from model_minicpmo.gpu.voice.spectra import mel_filters
 
 SAMPLE_RATE = 16_000
 WINDOW = 400
@@ -64,16 +65,8 @@ class LogMel:
     """
 
     def __init__(self, bins: int = 80) -> None:
-        filters = mel_filter_bank(
-            num_frequency_bins=WINDOW // 2 + 1,
-            num_mel_filters=bins,
-            min_frequency=0.0,
-            max_frequency=SAMPLE_RATE / 2,
-            sampling_rate=SAMPLE_RATE,
-            norm="slaney",
-            mel_scale="slaney",
-        )
-        self._filters = torch.from_numpy(filters).float()
+        filters = mel_filters(rate=SAMPLE_RATE, window=WINDOW, bins=bins, top_hz=SAMPLE_RATE / 2)
+        self._filters = torch.from_numpy(filters.T.copy()).float()
         self._window = torch.hann_window(WINDOW)
 
     def clip(self, samples: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from model_minicpmo.config import VisionConfig
+from model_minicpmo.gpu.activations import activation
+from model_minicpmo.gpu.tables import table
 
 Grid = tuple[int, int]
 """Rows and columns of patches."""
@@ -36,7 +37,7 @@ class Embeddings(nn.Module):
         self.patch_embedding = nn.Conv2d(
             config.num_channels, config.hidden_size, kernel_size=config.patch_size, stride=config.patch_size
         )
-        self.position_embedding = nn.Embedding(self.side**2, config.hidden_size)
+        self.position_embedding = table(self.side**2, config.hidden_size)
 
     def forward(self, strips: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Embed strips of patches [views, 3, patch, patch · longest], each of which has rows · columns patches in front.
@@ -98,7 +99,7 @@ class Mlp(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
         self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map [views, patches, size] to the same shape."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from model_minicpmo.errors import CheckpointError
 from model_minicpmo.gpu.slot_llama import LlamaSizes, SlotCache, SlotLlama
+from model_minicpmo.gpu.tables import table
 from model_minicpmo.gpu.weights import below, fill, fold_weight_norm
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class TalkerModel(nn.Module):
             norm_eps=config.rms_norm_eps,
             rope_theta=config.rope_theta,
         )
-        self.emb_text = nn.Embedding(config.num_text_tokens, config.hidden_size)
-        self.emb_code = nn.ModuleList([nn.Embedding(config.num_audio_tokens, config.hidden_size)])
+        self.emb_text = table(config.num_text_tokens, config.hidden_size)
+        self.emb_code = nn.ModuleList([table(config.num_audio_tokens, config.hidden_size)])
         self.projector_semantic = _Projector(config.llm_dim, config.hidden_size)
         self.model = SlotLlama(self.sizes)
         self.head_code = nn.ModuleList([nn.Linear(config.hidden_size, config.num_audio_tokens, bias=False)])

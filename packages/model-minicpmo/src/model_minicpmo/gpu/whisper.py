@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from model_minicpmo.config import AudioConfig
+from model_minicpmo.gpu.activations import activation
+from model_minicpmo.gpu.tables import table
 
 
 class KvCache:
@@ -87,7 +88,7 @@ class Layer(nn.Module):
         self.final_layer_norm = nn.LayerNorm(config.d_model)
         self.fc1 = nn.Linear(config.d_model, config.encoder_ffn_dim)
         self.fc2 = nn.Linear(config.encoder_ffn_dim, config.d_model)
-        self.activation = ACT2FN[config.activation_function]
+        self.activation = activation(config.activation_function)
 
     def feed_forward(self, hidden: Tensor) -> Tensor:
         """Apply the second half of the layer, [batch, positions, size] in and out."""
@@ -107,7 +108,7 @@ class WhisperEncoder(nn.Module):
         self.config = config
         self.conv1 = nn.Conv1d(config.num_mel_bins, config.d_model, kernel_size=3, padding=1)
         self.conv2 = nn.Conv1d(config.d_model, config.d_model, kernel_size=3, stride=2, padding=1)
-        self.embed_positions = nn.Embedding(config.max_source_positions, config.d_model)
+        self.embed_positions = table(config.max_source_positions, config.d_model)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.encoder_layers))
         self.layer_norm = nn.LayerNorm(config.d_model)
 

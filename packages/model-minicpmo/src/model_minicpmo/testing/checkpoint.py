@@ -5,8 +5,8 @@ Called by: `model_minicpmo.testing`.
 Never: depends on the order in which tensors are made: each has its own seed, so that more shards or layers change none of the
 others.
 
-Not written: the two ONNX files of `assets/token2wav`, which read a reference voice (`tiny_speech` has stand-ins), and a voice of the
-checkpoint's own. `talking` puts everything together.
+Not written: the two ONNX files of `assets/token2wav`, which read a reference voice (`tiny_speech` has stand-ins), and a voice of
+the checkpoint's own. `talking` puts everything together.
 """
 
 from __future__ import annotations

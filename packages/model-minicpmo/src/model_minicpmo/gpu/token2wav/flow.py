@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from model_minicpmo.errors import CheckpointError
 from model_minicpmo.gpu.checkpoint import read_torch_file
+from model_minicpmo.gpu.tables import table
 from model_minicpmo.gpu.token2wav.conformer import Encoder, EncoderCache
 from model_minicpmo.gpu.token2wav.description import FlowSizes, read_flow_sizes
 from model_minicpmo.gpu.token2wav.estimator import Estimator, StepCache
@@ -103,7 +104,7 @@ class Flow(nn.Module):
     def __init__(self, sizes: FlowSizes) -> None:
         super().__init__()
         self.sizes = sizes
-        self.input_embedding = nn.Embedding(sizes.codes, sizes.encoder.width_in)
+        self.input_embedding = table(sizes.codes, sizes.encoder.width_in)
         self.spk_embed_affine_layer = nn.Linear(sizes.speaker, sizes.mel_bins)
         self.encoder = Encoder(sizes.encoder)
         self.encoder_proj = nn.Linear(sizes.encoder.width, sizes.mel_bins)
