@@ -94,6 +94,10 @@ def test_what_has_ended_is_forgotten() -> None:
     tap.begin("r", 12, options(2))
     assert tap.decide(1, torch.zeros(8)) is None
     assert tap.request(20) == "r"
+    tap.begin("r", 14, None)  # its next segment asks for nothing
+    tap.after_step([Rows("r", 12, 3)], states(12, 3))
+    assert tap.collect(2, 12, 1) == ([], b"", [], "")
+    assert tap.request(20) == "r"
     tap.end(["r"])
     assert tap.collect(2, 0, 1) == ([], b"", [], "")
     assert tap.request(20) is None

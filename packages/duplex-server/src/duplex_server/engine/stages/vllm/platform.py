@@ -36,7 +36,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
-from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch
@@ -113,10 +113,10 @@ class Collected(NamedTuple):
     failure: str
 
 
-class _Gauges(StatLoggerBase):
-    """The engine's own figures, as last told."""
+class _Gauges(PrometheusStatLogger):
+    """The engine's own figures, as last told; in the place of vLLM's, which cost a tenth of a millisecond a step."""
 
-    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+    def __init__(self, vllm_config: Any, engine_indexes: Any = None) -> None:
         _GAUGES.clear()
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
@@ -127,6 +127,12 @@ class _Gauges(StatLoggerBase):
 
     def log_engine_initialized(self) -> None:
         """Nothing to tell."""
+
+    def record_sleep_state(self, *_: Any, **__: Any) -> None:
+        """It never sleeps."""
+
+    def record_admission_rejection(self, *_: Any, **__: Any) -> None:
+        """It refuses nobody: seats are the server's."""
 
 
 _GAUGES: dict[str, float] = {}
@@ -243,6 +249,7 @@ class Stream:
         self._salt = f"alone-{number}" if alone else None
         self._inputs: asyncio.Queue[StreamingInput] = asyncio.Queue()
         self._preempted = 0
+        self._known = False
         self._outputs: AsyncGenerator[Any, None] = engine.generate(
             self._appends(), _params(Sampling(), None), f"r{number}", priority=priority
         )
@@ -264,7 +271,10 @@ class Stream:
             EngineRefused: it did not take this.
             ValueError: vLLM refuses a value of ``sampling``.
         """
-        options = {"stream": self.number, "key": key, "hidden": hidden, "decider": sampling.decider}
+        options: dict[str, Any] | None = None
+        if hidden or sampling.decider is not None or not self._known:
+            options = {"stream": self.number, "key": key, "hidden": hidden, "decider": sampling.decider}
+            self._known = True
         params = _params(sampling, options, whole=whole)
         self._inputs.put_nowait(StreamingInput(prompt=_prompt(feed, self._salt), sampling_params=params))
         ids: list[int] = []
@@ -333,6 +343,7 @@ def _params(sampling: Sampling, options: Mapping[str, Any] | None, *, whole: boo
         skip_reading_prefix_cache=whole,
         output_kind=RequestOutputKind.DELTA,
         detokenize=False,
+        skip_clone=True,  # nobody else has these
     )
 
 

@@ -67,15 +67,15 @@ class Tap:
     def begin(self, request: str, prompt: int, options: dict[str, Any] | None) -> None:
         """A segment of ``request`` is in the engine from now on, whose first token is chosen after ``prompt`` positions.
 
-        ``options`` say what it asks for (``hidden``, ``decider``), under which ``key``, and whose ``stream`` it is; ``None`` is
-        vLLM's own.
+        ``options`` say what it asks for (``hidden``, ``decider``), under which ``key``, and whose ``stream`` it is, which is told
+        at least once; ``None`` asks for nothing.
         """
         old = self._records.get(request)
-        if options is None:
-            return  # not ours
-        if old is not None and old.key == options["key"]:
+        if options is not None and old is not None and old.key == options["key"]:
             return  # set aside, and computed again
         self._forget(request)
+        if options is None:
+            return
         self._streams[options["stream"]] = request
         if not options["hidden"] and options["decider"] is None:
             return
