@@ -15,7 +15,7 @@ from duplex_core.spec import SessionContext
 from duplex_core.stages import Lane, StageFailed, StageOutput, StageRequest
 from duplex_core.tensors import Tensor
 from model_minicpmo.options import SessionOptions, for_stages
-from model_minicpmo.payloads import SENSES, Chat, ChatMessage, ChatPart, Sound, Written
+from model_minicpmo.payloads import SENSES, Chat, ChatMessage, ChatPart, Sound, Written, at_temperature
 from model_minicpmo.sound import file_bytes, float32
 
 if TYPE_CHECKING:
@@ -53,14 +53,12 @@ class ChatAnswer:
         messages = [message for item in respond.history if (message := _message(item)) is not None]
         if config.instructions:
             messages.insert(0, ChatMessage(role="system", parts=(ChatPart(text=config.instructions),)))
-        chosen = self._options
+        chosen = for_stages(self._options, seed=0)
         if config.temperature is not None:
-            greedy = config.temperature == 0.0
-            changes = {"greedy": True} if greedy else {"temperature": config.temperature}
-            chosen = chosen.model_copy(update=changes)
+            chosen = at_temperature(chosen, config.temperature)
         chat = Chat(
             messages=tuple(messages),
-            options=for_stages(chosen, seed=0),
+            options=chosen,
             max_tokens=config.max_output_tokens or MAX_TOKENS,
             spoken=config.modality is Modality.AUDIO,
         )

@@ -97,6 +97,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         ends_turn: with ``forced``, in a turn that is open: close it first (``<|turn_eos|>`` is fed), since it was interrupted.
         text: words to take in before the audio (a text-seeded turn).
         asked: an answer is waited for: listening is not allowed.
+        temperature: of the unit's words, when it is not the options'; 0 is greedy.
         draws: for tests.
     """
 
@@ -105,6 +106,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     ends_turn: bool = False
     text: str = ""
     asked: bool = False
+    temperature: float | None = None
     draws: Draws | None = None
 
 
@@ -268,6 +270,13 @@ Payload = Open | Opened | Voice | Unit | Sensed | Decided | Said | Codes | Sound
 """Every payload of every stage of this model: what :attr:`duplex_core.stages.StageSpec.payloads` names."""
 
 PAYLOADS = "model_minicpmo.payloads:Payload"
+
+
+def at_temperature(options: Options, temperature: float) -> Options:
+    """The same options with another temperature of the words; 0 is greedy."""
+    if temperature == 0.0:
+        return msgspec.structs.replace(options, greedy=True)
+    return msgspec.structs.replace(options, greedy=False, temperature=temperature)
 
 
 def plain(options: Options) -> dict[str, Any]:

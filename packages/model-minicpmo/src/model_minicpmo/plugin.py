@@ -50,7 +50,7 @@ def capabilities(deploy: pydantic.BaseModel) -> Capabilities:
         chat_audio_input=True,
         chat_audio_output=True,
         chat_image_input=True,
-        temperature=False,
+        temperature=True,
         fixed_after_start=("instructions", "options"),
     )
 

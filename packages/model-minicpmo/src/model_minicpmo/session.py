@@ -59,6 +59,8 @@ class MiniCPMOSession:
         self._line = UnitLine()
         self._taken_in = 0
         self._asked = False
+        self._temperature: float | None = None
+        self._answers_temperature: float | None = None
         self._texts: set[str] = set()
         self._turn: Turn | None = None
         self._filled_ms = 0.0
@@ -94,6 +96,7 @@ class MiniCPMOSession:
     def _configured(self, event: m.Configured) -> Sequence[m.ModelOutput]:
         """At first, give the prompt to the thinker and the voice to the voice; units are in line behind them."""
         self._fence = event.fence
+        self._temperature = event.config.temperature
         if self._opened:
             return ()
         self._opened = True
@@ -131,6 +134,7 @@ class MiniCPMOSession:
             self._line.cut(silence(), self._fence)
         text = self._new_text(respond.history)
         self._fence, self._asked = respond.fence, True
+        self._answers_temperature = respond.config.temperature
         tail = self._line.buffer.pad()
         if tail is not None or text or not self._line.ask_newest(respond.fence):
             self._line.cut(tail or silence(), respond.fence, asked=True, text=text)
@@ -189,6 +193,7 @@ class MiniCPMOSession:
             ends_turn=order.ends_turn,
             text=cut.text,
             asked=order.asked,
+            temperature=self._temperature if self._turn is None and not self._asked else self._answers_temperature,
         )
         self._taken_in += 1
         samples = Tensor(dtype="float32", shape=(len(cut.pcm) // 2,), data=float32(cut.pcm))
@@ -245,6 +250,7 @@ class MiniCPMOSession:
     def _begin(self) -> Sequence[m.ModelOutput]:
         begun: list[m.ModelOutput] = []
         if not self._asked:
+            self._answers_temperature = self._temperature
             self._fence = self._fence.next_turn()
             begun.append(m.BeginTurn(fence=self._fence))
         self._asked, self._turn = False, Turn(self._fence)

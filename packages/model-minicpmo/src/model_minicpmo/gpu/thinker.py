@@ -27,7 +27,7 @@ from model_minicpmo.gpu.decider import UnitOrders
 from model_minicpmo.gpu.hub import checkpoint_folder
 from model_minicpmo.gpu.language import ARCHITECTURE, ARCHITECTURE_NAME, write_description
 from model_minicpmo.gpu.layout import Feed, Layout
-from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Said, Sensed
+from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Said, Sensed, at_temperature
 from model_minicpmo.rules.window import Span, Window, WindowPolicy, move
 
 log = logging.getLogger(__name__)
@@ -175,6 +175,8 @@ class ThinkerSession:
 
     def _sampling(self, orders: Orders) -> Sampling:
         tokens, options = self._layout.tokens, self._options
+        if orders.temperature is not None:
+            options = at_temperature(options, orders.temperature)
         draws = orders.draws.llm if orders.draws is not None else self._uniforms(orders.number)
         asks = UnitOrders(
             checkpoint=str(self._layout.folder),

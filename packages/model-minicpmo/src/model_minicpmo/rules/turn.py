@@ -79,8 +79,8 @@ class UnitOrder(msgspec.Struct, frozen=True, kw_only=True):
 def for_unit(view: UnitView) -> UnitOrder:
     """Say what is ordered of the next unit.
 
-    After an interruption it is made to listen and to close the turn. Listening at the beginning wins over an answer that is waited
-    for, which then ends in listening.
+    After an interruption it is made to listen and to close the turn. Listening at the beginning wins over an answer that is
+    waited for, which then ends in listening.
     """
     if view.interrupted:
         return UnitOrder(forced=True, ends_turn=True, asked=False)
