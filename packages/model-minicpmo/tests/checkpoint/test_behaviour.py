@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from PIL import Image
 
@@ -92,7 +93,9 @@ class Conversation:
         return [self.unit(kind, **orders) for kind in script]
 
     def unit(self, kind: str, **orders: Any) -> str:
-        samples = second(kind, self.number)
+        return self.take_in(second(kind, self.number), **orders)
+
+    def take_in(self, samples: torch.Tensor, **orders: Any) -> str:
         asked = Unit(orders=Orders(number=self.number, **orders), samples=of_torch(samples))
         decided, forward = self.llm.run(self.stages.sense(asked))
         assert isinstance(decided, Decided)
@@ -130,6 +133,19 @@ def test_it_listens_to_sound_answers_when_that_ends_and_stops(stages: Stages, gr
     assert [each.ends_turn for each in talk.decided] == [False] * 7 + [True] + [False] * 6 + [True, False]
     assert [said is not None for said in talk.said] == [bool(each.text) for each in talk.decided]
     assert all(each.listens == (each.text == LISTENS) for each in talk.decided)
+
+
+@pytest.mark.parametrize("begin", [0, 4_000, 13_000], ids=lambda begin: f"from-{begin}")
+def test_it_hears_people_to_their_ends_wherever_in_a_unit_they_begin(stages: Stages, goldens: Path, begin: int) -> None:
+    samples, rate = soundfile.read(goldens / "inputs" / "question.wav", dtype="float32")
+    assert rate == 16_000
+    question = torch.from_numpy(samples[: 16_000 * 3])
+    whole = torch.cat([torch.zeros(16_000 + begin), question, torch.zeros(16_000 * 6 - begin)])
+    talk = Conversation(stages, Options(greedy=True))
+    said = [talk.take_in(unit) for unit in whole.split(16_000)]
+    listened = said.index(TURN[0])
+    assert (4 if begin == 0 else 5) <= listened + (begin < 13_000) <= 6
+    assert said == [LISTENS] * listened + TURN + [LISTENS] * (len(said) - listened - len(TURN))
 
 
 def test_it_speaks_on_when_it_is_talked_over_and_hears_what_comes_after(stages: Stages) -> None:

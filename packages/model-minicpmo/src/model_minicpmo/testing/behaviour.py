@@ -5,8 +5,8 @@ a checkpoint, for each tensor. Never: is known to an implementation, to which th
 
 **What it does.** Under the greedy rule, and as good as always under the sampled one:
 
-- A unit with sound in it (loud in its lower bands) is listened to. So is a quiet one, unless there was sound since the last turn
-  ended: then the model speaks.
+- A unit with sound in it (a tenth of a second that is loud where voices are) is listened to. So is a quiet one, unless there was
+  sound since the last turn ended: then the model speaks.
 - A turn has a fixed number of units with fixed words, whatever is heard meanwhile, then `<|turn_eos|>`. An interrupted turn,
   which is closed by `<|turn_eos|>` from outside, is not gone on with.
 - When it may not listen (an answer was asked for), it speaks.
@@ -39,21 +39,23 @@ that matter; then what the heads find: how much of the unit is loud, and whether
 _FIRST_FREE = 6
 _HEIGHT = 100.0
 """The constant's value."""
-_LOUD_FROM = -0.15
-"""The mean of the lower bands of a scaled log-mel frame that is neither loud nor quiet; speech is about 0.2, faint noise -0.4."""
-_LOW_BANDS = 32
+_LOUD_FROM = 0.05
+"""The mean of some low bands of a scaled log-mel frame that is neither loud nor quiet; speech is about 0.6, faint noise -0.4."""
+_BANDS = range(2, 12)
+"""Bands of about 80 to 450 Hz, where voices have most of their power."""
 _LIFT = 3.0
 """What keeps that mean above 0 where the encoder's activation would bend it."""
 _STEEP = 20.0
 # The first layer's heads, by pairs of rotated dimensions: those from 2 to 8 turn over tens to thousands of positions, the last
 # ones hardly at all, so that flags stand there.
 _NEAR = {2: 3.0, 3: 3.0, 4: 8.0, 5: 10.0, 6: 12.0, 7: 12.0, 8: 12.0}
-"""How much of each pair makes the head for this unit look at about ten positions, five back."""
-_NEAR_CENTRE = 4.5
+"""How much of each pair makes the head for this unit look at about ten positions."""
+_NEAR_CENTRE = 3.0
+"""The middle of that: sound in a unit's first tenth of a second, where what was said before it may end, counts little."""
 _SLOW_PAIR, _SLOW_PHASE = 8, 0.5
 """The pair that tells earlier from later events, over two thousand positions."""
 _UNSEEN_PAIR, _EVEN_PAIR, _SOUND_PAIR, _FLAG_PAIR = 10, 13, 14, 15
-_LATER, _FLAG, _IS_SOUND = 1600.0, 4800.0, 400.0
+_LATER, _FLAG, _IS_SOUND = 1600.0, 4800.0, 20.0
 _QUERY = 80_000.0
 """The length of every query, which the norm of queries sets."""
 _NEXT, _ANSWER, _FIRST_WORD, _GOES_ON = 130.0, 60.0, 30.0, 60.0
@@ -168,7 +170,7 @@ class Wiring:
         match name:
             case "conv1.weight":
                 drawn[0] = 0.0
-                drawn[0, :_LOW_BANDS, 1] = 1.0 / _LOW_BANDS
+                drawn[0, _BANDS.start : _BANDS.stop, 1] = 1.0 / len(_BANDS)
             case "conv1.bias":
                 drawn[0] = _LIFT
             case "conv2.weight":
@@ -281,9 +283,9 @@ class Wiring:
             drawn[unit[0], SOUND] = -200.0
         drawn[self._speak, SOUND] = _ANSWER
         listen = drawn[self._listen]
-        listen[CONSTANT], listen[SOUND] = -200.0, 200.0 + _ANSWER + 14.0
-        listen[UNIT_LOUD], listen[PENDING] = 90.0, -28.0
-        listen[ended : ended + len(self._ends)] = -130.0
+        listen[CONSTANT], listen[SOUND] = -1000.0, 1000.0 + _ANSWER + 14.0
+        listen[UNIT_LOUD], listen[PENDING] = 400.0, -28.0
+        listen[ended : ended + len(self._ends)] = -600.0
         return drawn
 
     def _heads(self, which: str, drawn: Tensor) -> None:
@@ -308,9 +310,11 @@ class Wiring:
                 heads[:2, place, CONSTANT] = 3.0 / _HEIGHT
             half = llm.head // 2
             heads[:2, _FLAG_PAIR, EVENT] = 1.0
-            heads[:2, _EVEN_PAIR, EVENT] = 1.0  # events of both kinds make keys equally long
+            heads[:2, _EVEN_PAIR, EVENT] = 1.0
             heads[0, _FLAG_PAIR + half, LOUD] = 1.0
             heads[0, _SOUND_PAIR, SOUND] = 1.0
+            # Keys of events of both kinds, and of all sound, are equally long: their norm would tell them apart otherwise.
+            heads[0, _EVEN_PAIR, SOUND], heads[0, _EVEN_PAIR, LOUD] = 1.0, -1.0
         else:
             heads[0, 0], heads[1, : len(self._ends)] = 0.0, 0.0
             heads[0, 0, LOUD] = 1.0
