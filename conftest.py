@@ -25,7 +25,13 @@ def clips() -> list[speech.Clip]:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the modules marked ``engines`` where torch is not installed: they could not even be imported."""
-    if collection_path.suffix != ".py" or importlib.util.find_spec("torch") is not None:
+    """Leave out what is marked ``engines`` where torch is not installed: it could not even be imported.
+
+    A module carries the mark itself; a folder whose ``conftest.py`` imports torch has nothing else in it.
+    """
+    if importlib.util.find_spec("torch") is not None:
         return None
-    return "pytest.mark.engines" in collection_path.read_text(encoding="utf-8") or None
+    if collection_path.is_dir():
+        shared = collection_path / "conftest.py"
+        return (shared.is_file() and "\nimport torch\n" in shared.read_text(encoding="utf-8")) or None
+    return (collection_path.suffix == ".py" and "pytest.mark.engines" in collection_path.read_text("utf-8")) or None
