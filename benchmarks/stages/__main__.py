@@ -27,7 +27,7 @@ EVERYWHERE = os.sched_getaffinity(0)
 def torch_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
     """Measure the ``torch`` runtime; the files to write."""
     quick = chosen.quick
-    steps, repeats, seconds = (50, 3, 2.0) if quick else (100, 7, 10.0)
+    steps, repeats, seconds = (20, 3, 2.0) if quick else (20, 21, 6.0)
     load_before = os.getloadavg()[0]
     counts = chosen.sessions or (QUICK_COUNTS if quick else COUNTS)
     rows = run(batched.measure(counts, steps=steps, repeats=repeats, seconds=seconds, core=core))
@@ -45,7 +45,7 @@ def torch_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
 def vllm_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
     """Measure the ``vllm`` runtime, on every core that there is; the files to write."""
     os.sched_setaffinity(0, EVERYWHERE)
-    appends, repeats = (10, 3) if chosen.quick else (40, 9)
+    appends, repeats = (8, 5) if chosen.quick else (8, 60)
     counts = chosen.sessions or ((1, 4) if not chosen.quick else (1,))
     kinds = [(count, tokens, hidden) for count in counts for tokens, hidden in ((8, False), (8, True), (1, True))]
     load_before = os.getloadavg()[0]

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from benchmarks.engine.rounds import quantile
-from benchmarks.stages.batched_report import Row
+from benchmarks.stages.batched_report import Added, Row
 from benchmarks.stages.frames import FRAME_MS, SAMPLES, Bare, Frame, Took
 from duplex_core.fence import Fence
 from duplex_core.stages import Lane, Resources, StageNews, StageOutput, StageRequest, StageSpec, StageStats
@@ -176,15 +176,24 @@ async def measure(counts: Sequence[int], *, steps: int, repeats: int, seconds: f
             bare=_median(taken["bare"]),
             queued=_median(taken["queued"]),
             rounds=_median(taken["rounds"]),
+            added=added(taken["bare"], taken["queued"]),
             frames=len(took),
             misses=misses,
             answer_50_ms=quantile(took, 0.5),
             answer_99_ms=quantile(took, 0.99),
         )
-        told = f"{row.bare.cpu_ms:.2f} ms of processor time a step bare, {row.queued.cpu_ms:.2f} ms in the runtime"
-        print(f"{sessions:3} sessions: {told}", file=sys.stderr)
+        print(f"{sessions:3} sessions: {row.bare.cpu_ms:.2f} ms a step, and {row.added.cpu:.1%}", file=sys.stderr)
         rows.append(row)
     return rows
+
+
+def added(bare: Sequence[Took], queued: Sequence[Took]) -> Added:
+    """What the runtime adds, from measurements that were made in pairs."""
+    pairs = list(zip(bare, queued, strict=True))
+    return Added(
+        clock=statistics.median(mine.ms / alone.ms - 1 for alone, mine in pairs),
+        cpu=statistics.median(mine.cpu_ms / alone.cpu_ms - 1 for alone, mine in pairs),
+    )
 
 
 def _median(taken: Sequence[Took]) -> Took:

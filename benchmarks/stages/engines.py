@@ -214,18 +214,22 @@ async def measure(kinds: Sequence[tuple[int, int, bool]], *, appends: int, repea
             for _ in range(repeats):
                 for name, way in ways.items():
                     taken[name].append(await way(sessions, appends, tokens, hidden))
-            medians = {name: statistics.median(each) for name, each in taken.items()}
             row = Row(
                 sessions=sessions,
                 tokens=tokens,
                 hidden=hidden,
-                bare_ms=medians["bare"],
-                driver_ms=medians["driver"],
-                process_ms=medians["process"],
+                bare_ms=statistics.median(taken["bare"]),
+                driver_ms=statistics.median(taken["driver"]),
+                process_ms=statistics.median(taken["process"]),
+                driver_adds=_added(taken["driver"], taken["bare"]),
+                process_adds=_added(taken["process"], taken["bare"]),
             )
-            told = (
-                f"{row.bare_ms:.2f} ms bare, {row.driver_ms:.2f} in the driver, {row.process_ms:.2f} behind a process"
-            )
+            told = f"{row.bare_ms:.2f} ms bare, driver {row.driver_adds:+.1%}, behind a process {row.process_adds:+.1%}"
             print(f"{sessions} sessions, {tokens} tokens{', hidden states' * hidden}: {told}", file=sys.stderr)
             rows.append(row)
     return rows
+
+
+def _added(taken: Sequence[float], bare: Sequence[float]) -> float:
+    """What is added to the bare loop, as a share of it: the median over rounds, each compared with what ran next to it."""
+    return statistics.median(one / other for one, other in zip(taken, bare, strict=True)) - 1

@@ -27,6 +27,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         bare_ms: the bare loop, on the driver's engine.
         driver_ms: the runtime's driver, in the same process.
         process_ms: the whole runtime: the server's side, the socket, the worker process.
+        driver_adds: what the driver adds, as a share of the bare loop: the median over rounds, each compared with what ran
+            next to it, since others on the machine disturb neighbours alike.
+        process_adds: the same for the whole runtime.
     """
 
     sessions: int
@@ -35,6 +38,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     bare_ms: float
     driver_ms: float
     process_ms: float
+    driver_adds: float
+    process_adds: float
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,22 +94,16 @@ def table(results: Results) -> str:
     lines = [_line(head), _line(["---:", "---", *["---:"] * 5])]
     for row in results.rows:
         kind = f"{row.tokens} token{'s' * (row.tokens > 1)}{', hidden states' * row.hidden}"
-        cells = [f"{row.bare_ms:.2f}", f"{row.driver_ms:.2f}", _share(row.driver_ms, row.bare_ms)]
-        lines.append(
-            _line([str(row.sessions), kind, *cells, f"{row.process_ms:.2f}", _share(row.process_ms, row.bare_ms)])
-        )
+        cells = [f"{row.bare_ms:.2f}", f"{row.driver_ms:.2f}", f"**{row.driver_adds:.1%}**"]
+        lines.append(_line([str(row.sessions), kind, *cells, f"{row.process_ms:.2f}", f"**{row.process_adds:.1%}**"]))
     how = results.conditions
     libraries = ", ".join(f"{name} {version}" for name, version in how.libraries.items())
     told = (
         f"Measured on {how.date}: {how.cores} cores, {how.system}, Python {how.python}; {libraries}. Appends: {how.appends} in a "
-        f"row, {how.repeats} times, of which the median is shown. Load of the machine {how.load_before} before and "
+        f"row, {how.repeats} times, of which the medians are shown. Load of the machine {how.load_before} before and "
         f"{how.load_after} after."
     )
     return "\n".join([*lines, "", told, ""])
-
-
-def _share(value: float, base: float) -> str:
-    return f"**{100 * (value / base - 1):.1f} %**"
 
 
 def _line(cells: Sequence[str]) -> str:

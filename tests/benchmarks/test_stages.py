@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from benchmarks.stages import batched_report
-from benchmarks.stages.batched_report import Row
+from benchmarks.stages.batched import added
 from benchmarks.stages.frames import Took
 from tests.repo import tree
 
@@ -21,15 +21,8 @@ def test_the_documentation_shows_the_run_that_it_keeps() -> None:
     assert ET.fromstring((SHOWN / "stages-torch.svg").read_text()).tag.endswith("svg")  # noqa: S314 - our own file
 
 
-def test_what_is_added_is_a_share_of_the_bare_step() -> None:
-    row = Row(
-        sessions=4,
-        bare=Took(ms=4.0, cpu_ms=3.0),
-        queued=Took(ms=5.0, cpu_ms=3.3),
-        rounds=Took(ms=6.0, cpu_ms=3.5),
-        frames=100,
-        misses=1,
-        answer_50_ms=5.0,
-        answer_99_ms=9.0,
-    )
-    assert (row.overhead, row.cpu_overhead) == pytest.approx((0.25, 0.1))
+def test_what_is_added_is_a_share_of_the_bare_step_measured_just_before() -> None:
+    bare = [Took(ms=4.0, cpu_ms=3.0), Took(ms=40.0, cpu_ms=3.0), Took(ms=4.0, cpu_ms=6.0)]
+    queued = [Took(ms=5.0, cpu_ms=3.3), Took(ms=48.0, cpu_ms=3.6), Took(ms=4.0, cpu_ms=6.6)]
+    found = added(bare, queued)
+    assert (found.clock, found.cpu) == pytest.approx((0.2, 0.1))

@@ -153,7 +153,9 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def test_the_worker_that_the_documentation_shows_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, stage = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (worker,) = [each for each in shown if "class Smooth:" in each]
+    (stage,) = [each for each in shown if 'name="smooth"' in each]
     package = tmp_path / "model_smooth"
     package.mkdir()
     for name, text in {"__init__": "", "worker": worker, "payloads": PAYLOADS}.items():
