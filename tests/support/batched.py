@@ -20,6 +20,8 @@ from duplex_core.workers import SlotResult, SlotWork
 
 FACTORY = "tests.support.batched:ScriptWorker"
 PAYLOADS = "tests.support.batched:Payload"
+TOO_LARGE = (64 << 20) + 1
+"""More bytes than may be sent beside tensors."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
@@ -141,6 +143,12 @@ class ScriptWorker:
 
     def _unsendable(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
         return SlotResult(slot=slot, outputs=(object(),))
+
+    def _stuck(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
+        return SlotResult(slot=slot, outputs=(object(),), done=False)
+
+    def _large(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
+        return self._said(slot, "x" * TOO_LARGE)
 
     def _forward(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
         passed = Forward(kind=LinkKind.TOKENS, payload=Said(text="on", tensor=ask.tensor))

@@ -15,7 +15,7 @@ from duplex_core.tensors import Tensor
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.stages.loading import StageLoadError
 from duplex_server.engine.stages.processes.runtime import start
-from tests.support.batched import Ask, Said, spec
+from tests.support.batched import TOO_LARGE, Ask, Said, spec
 from tests.support.pools import DRIVER, QUICK, chat, request, running
 
 
@@ -262,6 +262,8 @@ async def test_an_aborted_chat_still_waits_and_a_released_one_does_not() -> None
         ("refuse", "no words today"),
         ("misfit", "the model's stage work failed; the server's log says why"),
         ("unsendable", "the model's stage work failed; the server's log says why"),
+        ("stuck", "the model's stage work failed; the server's log says why"),
+        ("large", "the model's stage work failed; the server's log says why"),
     ],
 )
 async def test_a_fault_of_one_request_is_that_requests_alone(
@@ -280,7 +282,7 @@ async def test_a_fault_of_one_request_is_that_requests_alone(
     assert caplog.records
 
 
-@pytest.mark.parametrize("payload", [object(), {"type": "ask", "do": 7}])
+@pytest.mark.parametrize("payload", [object(), {"type": "ask", "do": 7}, Ask(do="x" * TOO_LARGE)])
 async def test_a_payload_that_is_none_of_the_stages_fails_its_request(
     payload: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

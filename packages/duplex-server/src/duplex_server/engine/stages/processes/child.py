@@ -29,7 +29,7 @@ from duplex_server.engine.stages.loading import StageLoadError, describe, resolv
 from duplex_server.engine.stages.processes import messages as say
 from duplex_server.engine.stages.processes.channel import Channel
 from duplex_server.engine.stages.processes.driver import Driver
-from duplex_server.engine.stages.processes.framing import Buffer, Frame, pack
+from duplex_server.engine.stages.processes.framing import Buffer, Frame, FrameError, pack
 from duplex_server.engine.stages.processes.payloads import PayloadError, Payloads
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,10 @@ class Worker:
             self._over.set()
 
     def _ended(self, why: str) -> None:
-        """The server is gone."""
+        """The server is gone, or cannot be understood any more."""
+        if why:
+            log.error("nothing more can be received: %s", why)
+            self._status = 1
         self._over.set()
 
     def _raised(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -220,24 +223,22 @@ class ChildSink:
             return
         buffers: list[Buffer] = []
         try:
-            encoded = self._payloads.encode(payload, buffers)
-            passed = _NIL if forward is None else self._payloads.encode(forward.payload, buffers)
-        except PayloadError:
+            message = say.Output(
+                key=begun.key,
+                at=time.monotonic(),
+                payload=self._payloads.encode(payload, buffers),
+                kind=None if forward is None else forward.kind,
+                forward=_NIL if forward is None else self._payloads.encode(forward.payload, buffers),
+                final=final,
+                metrics=metrics,
+            )
+            self._send(message, buffers)
+        except (PayloadError, FrameError):
             log.exception("what request %s put out cannot be sent", request.request_id)
             self.failed(request, self._error("failed; the server's log says why"))
             return
         if final:
             del self._open[id(request)]
-        message = say.Output(
-            key=begun.key,
-            at=time.monotonic(),
-            payload=encoded,
-            kind=None if forward is None else forward.kind,
-            forward=passed,
-            final=final,
-            metrics=metrics,
-        )
-        self._send(message, buffers)
 
     def failed(self, request: StageRequest, info: ErrorInfo, *, metrics: tuple[StageMetrics, ...] = ()) -> None:
         """Send that a request has failed."""

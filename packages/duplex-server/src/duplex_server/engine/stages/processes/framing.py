@@ -23,7 +23,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameError(ValueError):
-    """The stream holds something that no frame begins with, or ends within a frame."""
+    """The stream holds something that no frame begins with, or ends within a frame; or a frame would be too large."""
 
 
 def pack(header: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
@@ -32,7 +32,11 @@ def pack(header: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     Args:
         header: anything.
         buffers: flat ones of single bytes; they are part of the result as they are.
+
+    Raises:
+        FrameError: it is more than a frame may have, which the other end would take for a broken stream.
     """
+    _check(len(header), [len(each) for each in buffers])
     lengths = struct.pack(f"<II{len(buffers)}Q", len(header), len(buffers), *map(len, buffers))
     return [
         lengths + header if len(header) < _SCRATCH else lengths,
@@ -151,11 +155,26 @@ def _lengths(data: Buffer, at: int, end: int) -> list[int] | None:
         FrameError: there is no such frame.
     """
     header, count = _PREFIX.unpack_from(data, at)
-    if header > _MOST_HEADER or count > _MOST_BUFFERS:
-        raise FrameError(f"a frame cannot have a header of {header} bytes and {count} buffers")
+    _check(header, (), count)
     if end - at < _PREFIX.size + 8 * count:
         return None
     lengths = struct.unpack_from(f"<{count}Q", data, at + _PREFIX.size)
-    if count and max(lengths) > _MOST_BUFFER:
-        raise FrameError(f"a frame cannot have a buffer of {max(lengths)} bytes")
+    _check(header, lengths)
     return [header, *lengths]
+
+
+def _check(header: int, buffers: Sequence[int], count: int | None = None) -> None:
+    """Refuse a frame with a header and buffers of so many bytes, or so many buffers, when that is too much.
+
+    Raises:
+        FrameError: it is.
+    """
+    count = len(buffers) if count is None else count
+    if header > _MOST_HEADER:
+        raise FrameError(
+            f"a frame cannot have a header of {header} bytes, only {_MOST_HEADER}: what is large belongs into a Tensor"
+        )
+    if count > _MOST_BUFFERS:
+        raise FrameError(f"a frame cannot have {count} buffers, one for each Tensor, only {_MOST_BUFFERS}")
+    if buffers and max(buffers) > _MOST_BUFFER:
+        raise FrameError(f"a frame cannot have a buffer of {max(buffers)} bytes, only {_MOST_BUFFER}")

@@ -31,7 +31,7 @@ from duplex_core.stages import (
 from duplex_server.engine.stages.loading import StageLoadError
 from duplex_server.engine.stages.processes import messages as say
 from duplex_server.engine.stages.processes.driver import Seats
-from duplex_server.engine.stages.processes.framing import Buffer
+from duplex_server.engine.stages.processes.framing import Buffer, FrameError
 from duplex_server.engine.stages.processes.payloads import PayloadError, Payloads
 from duplex_server.engine.stages.processes.replica import Replica, State
 from duplex_server.engine.stages.processes.requests import Requests
@@ -191,6 +191,7 @@ class Pool:
         if isinstance(message, say.Output):
             self._put_out(index, message, buffers)
         elif isinstance(message, say.Failed):
+            self._let_go(index, message.key)
             self._fail(message.key, message.error, False, message.metrics)
         elif isinstance(message, say.Measured):
             transfers, self._transfers[index] = self._transfers[index], []
@@ -220,7 +221,7 @@ class Pool:
             passed = None if message.kind is None else self._payloads.decode(message.forward, buffers)
         except PayloadError:
             log.exception("stage %s put out what is not of its payloads type %s", self._spec.name, self._spec.payloads)
-            self._replicas[index].send(say.Abort(request.fence.session_id, request.request_id))
+            self._let_go(index, message.key)
             self._fail(message.key, _error(self._spec.name, "failed; the server's log says why"), False)
             return
         self._transfers[index].append(max(0.0, time.monotonic() - message.at))
@@ -238,6 +239,12 @@ class Pool:
                 metrics=message.metrics,
             )
         )
+
+    def _let_go(self, index: int, key: int) -> None:
+        """A request has failed that its worker may be in the middle of: nothing more of it is wanted."""
+        failed = self._requests.get(key)
+        if failed is not None:
+            self._replicas[index].send(say.Abort(failed.request.fence.session_id, failed.request.request_id))
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -277,21 +284,19 @@ class Pool:
         request = waiting.request
         buffers: list[Buffer] = []
         try:
-            payload = self._payloads.encode(request.payload, buffers)
-        except PayloadError:
+            message = say.Submit(
+                key=key,
+                at=waiting.at,
+                request_id=request.request_id,
+                fence=request.fence,
+                lane=request.lane,
+                purpose=request.purpose,
+                payload=self._payloads.encode(request.payload, buffers),
+            )
+            self._replicas[replica].send(message, buffers)
+        except (PayloadError, FrameError):
             log.exception("stage %s: request %s cannot be sent", self._spec.name, request.request_id)
             self._loop.call_soon(self._fail, key, _error(self._spec.name, "failed; the server's log says why"), False)
-            return
-        message = say.Submit(
-            key=key,
-            at=waiting.at,
-            request_id=request.request_id,
-            fence=request.fence,
-            lane=request.lane,
-            purpose=request.purpose,
-            payload=payload,
-        )
-        self._replicas[replica].send(message, buffers)
 
     def _fail(self, key: int, info: ErrorInfo, fatal: bool, metrics: tuple[StageMetrics, ...] = ()) -> None:
         closed = self._requests.close(key)
