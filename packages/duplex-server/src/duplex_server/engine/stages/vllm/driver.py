@@ -65,7 +65,7 @@ class VllmDriver:
                 f"it runs on vLLM, which cannot be imported: {exc}. Install the model's package with its engine "
                 "(docs/installing-engines.md)"
             ) from exc
-        self._program = cast("EngineProgram", make(spec))
+        self._program = cast("EngineProgram", make(spec, EngineProgram))
         try:
             settings = self._program.settings()
             self.engine = platform.start(settings, seats.total, device, spec.resources.memory_bytes, spare=1)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from duplex_core.errors import DuplexError, ErrorCode, error
-from duplex_core.stages import Forward, StageRequest
+from duplex_core.stages import Forward, StageMetrics, StageRequest
 from duplex_core.tensors import Tensor
 from duplex_core.workers import Append, Emit, EngineProgram, EngineSession, ProgramStep, Sampling, Segment
 from duplex_server.engine.stages.processes.driver import Sink
@@ -151,7 +151,7 @@ class Session:
             if self._side is None:
                 self._side = self._program.open(self._id)
             with contextlib.closing(self._side.run(request.payload)) as steps:
-                await self._drive(request, steps, meter)
+                last = await self._drive(request, steps, meter)
         except DuplexError as exc:
             log.warning("stage %s: request %s of %s failed: %s", *which, exc.__cause__ or exc)
             info = exc.info
@@ -165,7 +165,7 @@ class Session:
             log.exception("stage %s: request %s of %s failed", *which)
             info = error(ErrorCode.ENGINE_ERROR, f"the model's stage {stage} failed; the server's log says why")
         else:
-            sink.output(request, None, final=True, metrics=(meter.metrics(stage, time.monotonic()),))
+            _give(sink, request, last, meter.metrics(stage, time.monotonic()))
             return
         finally:
             self._let_go()
@@ -173,21 +173,23 @@ class Session:
 
     async def _drive(
         self, request: StageRequest, steps: Generator[ProgramStep, Segment | None, None], meter: Meter
-    ) -> None:
-        """Do what the program says, until it has no more to say."""
+    ) -> Emit | None:
+        """Do what the program says, until it has no more to say; what it gives out last is left to go with the end."""
         answer: Callable[[], ProgramStep] = partial(steps.send, None)
+        last: Emit | None = None
         while True:
             try:
                 step = answer()
             except StopIteration:
-                return
-            answer = partial(steps.send, None)
+                return last
+            except BaseException:
+                _give(self._host.sink, request, last)
+                raise
+            _give(self._host.sink, request, last)
+            last, answer = None, partial(steps.send, None)
             if isinstance(step, Emit):
                 meter.emitted(time.monotonic())
-                if isinstance(step.payload, Forward):
-                    self._host.sink.output(request, None, forward=step.payload)
-                else:
-                    self._host.sink.output(request, step.payload)
+                last = step
                 continue
             try:
                 answer = partial(steps.send, await self._append(step, meter))
@@ -342,6 +344,21 @@ class Session:
             await asyncio.shield(self._host.end(stream))
         self._stream = self._host.engine.open(first=self.first, alone=self._alone)
         return self._stream
+
+
+def _give(sink: Sink, request: StageRequest, emit: Emit | None, end: StageMetrics | None = None) -> None:
+    """Give out what the program has, if anything, and the end, if this is it."""
+    if emit is None and end is None:
+        return
+    payload = None if emit is None else emit.payload
+    forward = payload if isinstance(payload, Forward) else None
+    sink.output(
+        request,
+        None if forward is not None else payload,
+        forward=forward,
+        final=end is not None,
+        metrics=() if end is None else (end,),
+    )
 
 
 def _fed(engine: Engine, append: Append, old: _Old | None) -> Feed:
