@@ -97,13 +97,14 @@ class PlayedStage:
         payload: Any = None,
         *,
         forward: Any = None,
+        kind: LinkKind = LinkKind.TOKENS,
         final: bool = False,
         metrics: tuple[StageMetrics, ...] = (),
     ) -> None:
         """Answer ``request`` with a piece, or with something for the talker."""
         if final:
             del self.open[request.fence.session_id, request.request_id]
-        along = None if forward is None else Forward(kind=LinkKind.TOKENS, payload=forward)
+        along = None if forward is None else Forward(kind=kind, payload=forward)
         self._tell(
             StageOutput(
                 stage=self.name,

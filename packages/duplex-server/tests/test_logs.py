@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import datetime
 import io
 import json
 import logging
@@ -46,7 +47,14 @@ def test_json_lines_name_the_session_and_the_fault(screen: io.StringIO) -> None:
     assert first["logger"] == "duplex_server.test"
     assert "ValueError: no good" in first["exc_info"]
     assert second["session_id"] == ""
-    assert first["time"]
+    assert datetime.datetime.fromisoformat(first["time"]).tzinfo is not None
+
+
+def test_a_json_line_has_no_message_for_terminals(screen: io.StringIO) -> None:
+    """Of which uvicorn gives one beside its own."""
+    set_format(LogFormat.JSON)
+    logging.getLogger("uvicorn.error").warning("up", extra={"color_message": "\x1b[36mup"})
+    assert json.loads(screen.getvalue()).keys() == {"time", "level", "logger", "message", "session_id"}
 
 
 def test_text_stays_as_it_was(screen: io.StringIO) -> None:

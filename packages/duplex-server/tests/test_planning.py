@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from duplex_core.plugins import load_plugins
 from duplex_core.stages import LinkKind, Resources, StageLink, StagePlan, StageSpec
+from duplex_server.builtins import duplex_register_stage_runtimes
 from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare, session_limit
+from duplex_server.engine.stages.host import StageStartError, check
 from duplex_server.planning import describe, show
 
 GIB = 1024**3
@@ -58,6 +62,34 @@ def test_the_plan_reads_well(served: ServedModel) -> None:
     assert "echo (echo 1, profile two): at most 6 sessions" in text
     for told in ("thinker (hidden_states)", "20.0 GiB", "cuda:0: 23.0 GiB in all", "this process", "not stated"):
         assert told in text
+
+
+def test_a_narrow_screen_hides_no_device(served: ServedModel) -> None:
+    spans = StageSpec(
+        name="thinker",
+        factory="nowhere.to.be_found:Thinker",
+        runtime="vllm",
+        resources=Resources(devices=("cuda:0,cuda:1,cuda:2,cuda:3",), sessions=2),
+    )
+    wide = dataclasses.replace(served, plan=StagePlan(stages=(spans,)))
+    screen = io.StringIO()
+    show(describe(wide, package="echo 1", profile=None, max_sessions=2), Console(file=screen, width=80))
+    rows = [line.split("│") for line in screen.getvalue().splitlines() if line.startswith("│")]
+    assert "".join(row[5].strip() for row in rows) == "cuda:0,cuda:1,cuda:2,cuda:3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({}, "^stage thinker cannot start: its work goes to another process, .*set payloads"),
+        ({"runtime": "vlm"}, "^stage thinker wants the runtime 'vlm'; installed are: thread, torch, vllm$"),
+        ({"runtime": "thread", "replicas": 2}, "^stage thinker cannot start: the thread runtime has one replica"),
+    ],
+)
+def test_what_a_runtime_lacks_in_a_stage_is_told_before_anything_is_loaded(changes: dict[str, Any], match: str) -> None:
+    wrong = msgspec.structs.replace(PLAN.stages[0], **changes)
+    with pytest.raises(StageStartError, match=match):
+        check(StagePlan(stages=(wrong,)), {each.id: each for each in duplex_register_stage_runtimes()})
 
 
 def test_sessions_are_never_more_than_the_stages_hold(served: ServedModel) -> None:

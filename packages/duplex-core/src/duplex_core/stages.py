@@ -93,7 +93,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The stages of one model, in the order in which they start.
 
     Raises:
-        ValueError: two stages of one name, a link from a stage that is not there, or links that go round in a circle.
+        ValueError: two stages of one name, a number or devices that cannot be, a link from a stage that is not there, or links
+            that go round in a circle.
     """
 
     stages: tuple[StageSpec, ...] = ()
@@ -105,6 +106,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
             if names.count(name) > 1:
                 raise ValueError(f"the plan has two stages {name!r}; give each its own name")
         for stage in self.stages:
+            _check(stage)
             for link in stage.inputs:
                 if link.source not in names:
                     known = ", ".join(names)
@@ -123,6 +125,27 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         """The stages that take what ``source`` forwards as ``kind``."""
         link = StageLink(source=source, kind=kind)
         return tuple(stage.name for stage in self.stages if link in stage.inputs)
+
+
+def _check(stage: StageSpec) -> None:
+    """Refuse a stage with numbers or devices that cannot be."""
+    resources = stage.resources
+    least = {
+        "replicas": (stage.replicas, 1),
+        "concurrency": (stage.concurrency, 1),
+        "resources.sessions": (resources.sessions, 0),
+        "resources.chats": (resources.chats, 0),
+        "resources.memory_bytes": (resources.memory_bytes, 0),
+    }
+    for name, (value, bound) in least.items():
+        if value is not None and value < bound:
+            raise ValueError(f"{name} of stage {stage.name!r} must be at least {bound}, not {value}")
+    devices: Any = resources.devices
+    if isinstance(devices, str) or not all(isinstance(each, str) and each for each in devices):
+        raise ValueError(
+            f"resources.devices of stage {stage.name!r} must be a list with a text for each replica, such as "
+            f"('cuda:0', 'cuda:1'), not {devices!r}"
+        )
 
 
 class Purpose(enum.Enum):
@@ -309,6 +332,8 @@ class StageRuntimeSpec:
     Attributes:
         id: what a stage's ``runtime`` says: ``thread``, ``vllm``...
         summary: one line for people; it says what a stage's ``factory`` must return on this runtime.
+        check: raises what ``start`` would when the stage's description lacks something that the runtime needs. Called for all
+            stages before any is started, and to show what would be; it loads nothing heavy. ``None``: nothing is checked.
         start: called on the event loop for each stage of the served model, in the order of the plan. It returns when the
             stage takes requests, with its weights loaded; loading must not block the loop. What it raises stops the
             server's start. A stage that dies later answers its open requests with ``StageFailed(fatal=True)`` and is no
@@ -318,6 +343,7 @@ class StageRuntimeSpec:
     id: str
     summary: str
     start: StartStage
+    check: Callable[[StageSpec], None] | None = None
 
 
 class StageWorker(Protocol):

@@ -45,6 +45,7 @@ def duplex_register_stage_runtimes() -> list[StageRuntimeSpec]:
             id="thread",
             summary="worker threads of the server's process; the factory returns a StageWorker",
             start=thread.start,
+            check=thread.check,
         ),
         runtime(
             "torch",

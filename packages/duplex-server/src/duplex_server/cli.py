@@ -31,7 +31,7 @@ from duplex_server.deploy import DeployError, profiles, read_settings, resolve
 from duplex_server.engine.lease import Lifetime
 from duplex_server.engine.omni import DEFAULT_DETECTOR, DuplexOmni, EngineSettings
 from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare, session_limit, with_transcriber
-from duplex_server.engine.stages.host import StageStartError
+from duplex_server.engine.stages.host import StageStartError, check
 from duplex_server.logs import LogFormat, set_format
 from duplex_server.planning import describe, show
 from duplex_server.serving.app import create_app
@@ -216,7 +216,8 @@ def plan(  # noqa: PLR0917 - the parameters are the command's options
             served = with_transcriber(served, plugins, transcriber)
         limit = session_limit(served, max_sessions)
         known = profiles(served.spec)
-    except (PluginError, DeployError, ModelUnavailable) as exc:
+        check(served.plan, plugins.runtimes)
+    except (PluginError, DeployError, ModelUnavailable, StageStartError) as exc:
         _stop(str(exc))
     planned = describe(served, package=_origin(plugins, served.spec.id), profile=profile, max_sessions=limit)
     if as_json:

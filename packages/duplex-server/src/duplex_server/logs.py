@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextvars
 import enum
 import logging
+import time
 
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 SESSION: contextvars.ContextVar[str] = contextvars.ContextVar("duplex_session", default="")
@@ -36,9 +38,15 @@ def set_format(form: LogFormat) -> None:
     for handler in logging.getLogger().handlers:
         handler.addFilter(_WithSession())
         if form is LogFormat.JSON:
-            handler.setFormatter(
-                JsonFormatter(
-                    "%(asctime)s %(levelname)s %(name)s %(message)s %(session_id)s",
-                    rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
-                )
-            )
+            handler.setFormatter(_json())
+
+
+def _json() -> logging.Formatter:
+    formatter = JsonFormatter(
+        "%(asctime)s %(levelname)s %(name)s %(message)s %(session_id)s",
+        rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
+        reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # the same message again, for terminals, of the HTTP server
+    )
+    formatter.converter = time.gmtime
+    formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+    return formatter

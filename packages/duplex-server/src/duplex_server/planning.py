@@ -89,7 +89,9 @@ def show(plan: Plan, console: Console) -> None:
     """Print a plan for people."""
     under = f", profile {plan.profile}" if plan.profile else ""
     console.print(f"{plan.model} ({plan.package}{under}): at most {plan.max_sessions} sessions", markup=False)
-    table = Table("Stage", "Runtime", "Takes from", "Replica", "Device", "Memory", "Sessions", "Chats")
+    table = Table()
+    for title in ("Stage", "Runtime", "Takes from", "Replica", "Device", "Memory", "Sessions", "Chats"):
+        table.add_column(title, overflow="fold")  # a narrow screen must hide no device
     for stage in plan.stages:
         for index, replica in enumerate(stage.replicas):
             first = index == 0

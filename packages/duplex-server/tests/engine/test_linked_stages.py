@@ -22,7 +22,7 @@ from duplex_core.events import (
     SessionClosed,
 )
 from duplex_core.items import InputText, MessageItem, Role
-from duplex_core.stages import Purpose, StageMetrics
+from duplex_core.stages import LinkKind, Purpose, StageMetrics
 from duplex_server.engine.chat import ChatDone, ChatRequest, ChatText
 from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
 from duplex_server.engine.served import ModelUnavailable
@@ -77,6 +77,21 @@ def asking(text: str = "what is new?") -> ChatRequest:
 
 
 # -- one answer of two stages ------------------------------------------------------------------------------------------
+
+
+async def test_what_is_forwarded_along_a_link_of_another_kind_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = linked_model()
+    async with running(model) as engine:
+        client = await opened(engine)
+        await client.ask()
+        thinker = model.runtime.thinker
+        thought = await thinker.asked()
+        thinker.say(thought, "All is well.", forward=[1, 2], kind=LinkKind.EMBEDDINGS)
+        thinker.say(thought, forward=[3], kind=LinkKind.EMBEDDINGS, final=True)
+        done = await client.until(ResponseDone)
+        assert done.response.status is ResponseStatus.COMPLETED
+    told = [each.getMessage() for each in caplog.records if "goes nowhere" in each.getMessage()]
+    assert told == ["stage thinker forwards embeddings, which goes nowhere: its links are for tokens"]
 
 
 async def test_an_answer_is_made_by_both_stages_and_tells_what_each_did() -> None:

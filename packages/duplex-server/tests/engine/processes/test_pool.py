@@ -365,6 +365,10 @@ async def test_what_a_worker_logs_and_prints_is_in_the_servers_log(caplog: pytes
     [
         ({"factory": "nonsense"}, r"^its factory 'nonsense' must look like"),
         ({"factory": "no_such_package:Worker"}, r"^its factory no_such_package:Worker cannot be imported"),
+        (
+            {"factory": "builtins:dict"},
+            r"^its factory builtins:dict made a dict, which is no BatchedWorker: it has no frame_ms",
+        ),
         ({"options": {"broken": "weights.bin: checksum differs"}}, r"^OSError: weights\.bin: checksum differs$"),
         ({"options": {"no_such": 1}}, r"^TypeError: .*unexpected keyword argument 'no_such'"),
         ({"payloads": ""}, "set payloads to the import path"),

@@ -10,6 +10,7 @@ import re
 import signal
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from duplex_core.tensors import Tensor
 from duplex_core.torch_graphs import GraphedStep
 from duplex_core.torch_tensors import as_torch
 from duplex_core.workers import SlotWork
+from duplex_server.engine.stages.loading import StageLoadError
 from duplex_server.engine.stages.processes.pool import Pool
 from tests.support import gru
 from tests.support.pools import News, running
@@ -38,6 +40,17 @@ def submit(pool: Pool, who: str, request_id: str, payload: gru.Frame) -> None:
     pool.submit(
         StageRequest(stage="gru", request_id=request_id, fence=Fence(session_id=who), lane=Lane.OUTPUT, payload=payload)
     )
+
+
+async def test_a_gpu_that_is_not_there_is_named() -> None:
+    good = gru.spec(sessions=1)
+    there = torch.cuda.device_count()
+    wrong = msgspec.structs.replace(good, resources=Resources(sessions=1, devices=(f"cuda:{there}",)))
+    with pytest.raises(
+        StageLoadError, match=rf"^device cuda:{there} was asked for, but torch .* sees {there} GPUs here$"
+    ):
+        async with running(wrong):
+            pass
 
 
 def made(news: News, who: str, request_id: str) -> list[bytes]:

@@ -16,11 +16,13 @@ from typing import assert_never
 from duplex_core.errors import DuplexError, ErrorCode, error, refuse
 from duplex_core.fence import Fence
 from duplex_core.stages import (
+    LinkKind,
     RunningStage,
     StageFailed,
     StageLost,
     StageMetrics,
     StageNews,
+    StageOutput,
     StagePlan,
     StageReply,
     StageRequest,
@@ -45,6 +47,24 @@ class StageStartError(RuntimeError):
     """The stages of a model could not be started; the message says which one and why."""
 
 
+def check(plan: StagePlan, runtimes: Mapping[str, StageRuntimeSpec]) -> None:
+    """Refuse a plan with a stage that could not start as it is described, before any is loaded.
+
+    Raises:
+        StageStartError: an unknown runtime, or one that lacks something in a stage's description.
+    """
+    for stage in plan.stages:
+        runtime = runtimes.get(stage.runtime)
+        if runtime is None:
+            known = ", ".join(sorted(runtimes))
+            raise StageStartError(f"stage {stage.name} wants the runtime {stage.runtime!r}; installed are: {known}")
+        if runtime.check is not None:
+            try:
+                runtime.check(stage)
+            except Exception as exc:
+                raise StageStartError(f"stage {stage.name} cannot start: {exc}") from exc
+
+
 class StageHost:
     """Every stage of one model."""
 
@@ -57,6 +77,8 @@ class StageHost:
         self._metrics = metrics
         self._stages: dict[str, RunningStage] = {}
         self._flows = Flows(StagePlan())
+        self._plan = StagePlan()
+        self._forwarded: set[tuple[str, LinkKind]] = set()
 
     @property
     def open_requests(self) -> int:
@@ -69,11 +91,8 @@ class StageHost:
         Raises:
             StageStartError: an unknown runtime, or a stage that did not start.
         """
-        for stage in plan.stages:
-            if stage.runtime not in self._runtimes:
-                known = ", ".join(sorted(self._runtimes))
-                raise StageStartError(f"stage {stage.name} wants the runtime {stage.runtime!r}; installed are: {known}")
-        self._flows = Flows(plan)
+        check(plan, self._runtimes)
+        self._flows, self._plan = Flows(plan), plan
         try:
             for stage in plan.stages:
                 began = asyncio.get_running_loop().time()
@@ -181,7 +200,19 @@ class StageHost:
             case StageLost():
                 self._tell(news)
             case _:
+                if isinstance(news, StageOutput) and news.forward is not None and news.forward.payload is not None:
+                    self._look_at_link(news.stage, news.forward.kind)
                 self._perform(self._flows.take(news, asyncio.get_running_loop().time() * 1000.0))
+
+    def _look_at_link(self, source: str, kind: LinkKind) -> None:
+        """Say once when a stage forwards what none takes, while links of other kinds lead from it: a slip, most likely."""
+        if (source, kind) in self._forwarded:
+            return
+        self._forwarded.add((source, kind))
+        kinds = {link.kind for stage in self._plan.stages for link in stage.inputs if link.source == source}
+        if kinds and kind not in kinds:
+            linked = ", ".join(sorted(each.value for each in kinds))
+            log.warning("stage %s forwards %s, which goes nowhere: its links are for %s", source, kind.value, linked)
 
     def _perform(self, actions: Iterable[FlowAction]) -> None:
         """Carry out what the flows ask for, in order; each also when another fails."""

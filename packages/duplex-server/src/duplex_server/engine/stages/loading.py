@@ -31,13 +31,26 @@ def resolve(what: str, path: str) -> Any:
         raise StageLoadError(f"its {what} {path} cannot be imported: {exc}") from exc
 
 
-def make(spec: StageSpec) -> Any:
+def make(spec: StageSpec, wanted: type) -> Any:
     """What the stage's factory returns when it is called with the stage's options.
 
+    Args:
+        spec: the stage.
+        wanted: the protocol of what its runtime drives.
+
     Raises:
-        StageLoadError: the import path is malformed or names nothing. What the factory raises passes.
+        StageLoadError: the import path is malformed or names nothing, or what was made lacks something of ``wanted``. What the
+            factory raises passes.
     """
-    return resolve("factory", spec.factory)(**spec.options)
+    made = resolve("factory", spec.factory)(**spec.options)
+    names = [*getattr(wanted, "__annotations__", ()), *vars(wanted)]
+    missing = [name for name in names if not name.startswith("_") and not hasattr(made, name)]
+    if missing:
+        raise StageLoadError(
+            f"its factory {spec.factory} made a {type(made).__name__}, which is no {wanted.__name__}: it has no "
+            f"{', '.join(missing)}"
+        )
+    return made
 
 
 def describe(failure: BaseException) -> str:

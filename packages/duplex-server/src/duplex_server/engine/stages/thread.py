@@ -32,7 +32,7 @@ Reply = Callable[[StageNews], None]
 CLOSE_TIMEOUT_S = 10.0
 """How long closing waits for a worker that is in the middle of a request."""
 
-__all__ = ["StageLoadError", "ThreadStage", "make_worker", "start"]
+__all__ = ["StageLoadError", "ThreadStage", "check", "make_worker", "start"]
 
 
 class _Job:
@@ -62,7 +62,17 @@ def make_worker(spec: StageSpec) -> StageWorker:
     Raises:
         StageLoadError: the import path is malformed or names nothing.
     """
-    return cast("StageWorker", make(spec))
+    return cast("StageWorker", make(spec, StageWorker))
+
+
+def check(stage: StageSpec) -> None:
+    """Refuse a stage that cannot run on threads.
+
+    Raises:
+        StageLoadError: it wants replicas.
+    """
+    if stage.replicas != 1:
+        raise StageLoadError("the thread runtime has one replica; raise concurrency instead")
 
 
 async def start(stage: StageSpec, reply: Reply) -> ThreadStage:
@@ -71,8 +81,7 @@ async def start(stage: StageSpec, reply: Reply) -> ThreadStage:
     Raises:
         StageLoadError: a worker could not be made; the threads are gone again.
     """
-    if stage.replicas != 1:
-        raise StageLoadError("the thread runtime has one replica; raise concurrency instead")
+    check(stage)
     running = ThreadStage(stage, reply)
     try:
         await running.load()

@@ -3,7 +3,7 @@
 Owns the worker, on the event loop's thread, which is the only one: while a step runs nothing else does, and frames that come
 meanwhile wait in the socket for the next one, of which they could not be part sooner. Made by
 :mod:`duplex_server.engine.stages.processes.child`, for which whatever is raised here is the process's end. Must never import
-torch but to ask for a device that the plan leaves open.
+torch but to ask which devices there are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duplex_core.errors import ErrorCode, error
 from duplex_core.stages import Forward, StageRequest, StageSpec
 from duplex_core.workers import BatchedWorker
 from duplex_server.engine.stages.batched.slots import Answer, Slots
-from duplex_server.engine.stages.loading import make
+from duplex_server.engine.stages.loading import StageLoadError, make
 from duplex_server.engine.stages.processes.driver import Seats, Sink
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,14 @@ class BatchedDriver:
         self._stopped = False
 
     async def start(self, spec: StageSpec, device: str, seats: Seats) -> None:
-        """Make the worker and have it load."""
-        worker = cast("BatchedWorker", make(spec))
+        """Make the worker and have it load.
+
+        Raises:
+            StageLoadError: the factory made something else, or the device is not there.
+        """
+        worker = cast("BatchedWorker", make(spec, BatchedWorker))
         self._worker = worker
-        worker.start(seats.total, device or _device())
+        worker.start(seats.total, _device(device))
         gather_ms = float(getattr(worker, "gather_ms", GATHER_MS))
         self._slots = Slots(spec.name, seats.total, frame_ms=worker.frame_ms, gather_s=gather_ms / 1000)
 
@@ -158,10 +162,19 @@ class BatchedDriver:
         self._sink.stats(gauges, counts=counts, samples=samples)
 
 
-def _device() -> str:
-    """Where a worker computes whose plan does not say: on the GPU if torch sees one."""
-    if importlib.util.find_spec("torch") is None:
-        return "cpu"
+def _device(wanted: str) -> str:
+    """Where a worker computes: where its plan says, else on the GPU if torch sees one.
+
+    Raises:
+        StageLoadError: torch sees no such GPU.
+    """
+    if (wanted and not wanted.startswith("cuda")) or importlib.util.find_spec("torch") is None:
+        return wanted or "cpu"
     import torch  # noqa: PLC0415 - the first that this process needs of it
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    count = torch.cuda.device_count()
+    for each in filter(None, wanted.split(",")):
+        number = each.partition(":")[2] or "0"
+        if not number.isdecimal() or int(number) >= count:
+            raise StageLoadError(f"device {each} was asked for, but torch {torch.__version__} sees {count} GPUs here")
+    return wanted or ("cuda" if count else "cpu")

@@ -61,7 +61,7 @@ class Pool:
         self._seating = Seating(spec.name, seats, line=settings.line)
         self._replicas = [
             Replica(index, spec, driver=driver, seats=seats, settings=settings, owner=self)
-            for index in range(max(1, spec.replicas))
+            for index in range(spec.replicas)
         ]
         self._requests = Requests(spec.name)
         self._lost: set[str] = set()
@@ -326,6 +326,17 @@ class Pool:
             "chats_waiting": seating.waiting,
         }
         self._news(StageStats(stage=self._spec.name, gauges=gauges, counts=counts))
+
+
+def check(spec: StageSpec) -> None:
+    """Refuse a spec that lacks something that a stage on processes needs.
+
+    Raises:
+        StageLoadError: it does.
+    """
+    _check_options(spec)
+    _seats(spec)
+    Payloads(spec)
 
 
 def _check_options(spec: StageSpec) -> None:

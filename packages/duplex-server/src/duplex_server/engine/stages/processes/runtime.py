@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duplex_core.stages import StageNews, StageRuntimeSpec, StageSpec
-from duplex_server.engine.stages.processes.pool import Pool
+from duplex_server.engine.stages.processes.pool import Pool, check
 from duplex_server.engine.stages.processes.settings import ProcessSettings
 
 
@@ -27,7 +27,7 @@ def runtime(name: str, summary: str, *, driver: str, settings: ProcessSettings |
     async def start_stage(stage: StageSpec, news: Callable[[StageNews], None]) -> Pool:
         return await start(stage, news, driver=driver, settings=chosen)
 
-    return StageRuntimeSpec(id=name, summary=summary, start=start_stage)
+    return StageRuntimeSpec(id=name, summary=summary, start=start_stage, check=check)
 
 
 async def start(stage: StageSpec, news: Callable[[StageNews], None], *, driver: str, settings: ProcessSettings) -> Pool:
