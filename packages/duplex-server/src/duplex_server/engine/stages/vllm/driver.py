@@ -129,6 +129,7 @@ class VllmDriver:
             await asyncio.wait(self._tasks)
         if hasattr(self, "engine"):
             self.engine.shutdown()
+            del self.engine  # while there is still an interpreter for what vLLM does then
         if self._program is not None:
             self._program.close()
 
