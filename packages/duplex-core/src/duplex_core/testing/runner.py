@@ -120,6 +120,7 @@ class VirtualRunner:
         self.checkpoint = checkpoint or Checkpoint(name=spec.id)
         self.capabilities = spec.capabilities(self.deploy)
         self.host = host or StageHost(spec.stage_plan(self.checkpoint, self.deploy))
+        self.host.release(session_id)  # a driver of this id may have been left without being closed
         self.events: list[Event] = []
         self.told: list[Told] = []
         self.now_ms = 0.0

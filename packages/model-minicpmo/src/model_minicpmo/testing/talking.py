@@ -45,9 +45,12 @@ def write_talking_checkpoint(folder: Path, behaviour: Behaviour | None = None, *
 
 
 def _hum() -> NDArray[np.float32]:
-    """Give two seconds of something with a pitch, harmonics and syllables: float32 [n]."""
+    """Give two seconds of something with a pitch, harmonics and syllables: float32 [n].
+
+    It is so soft that it counts as quiet: a session would begin with an answer to it otherwise.
+    """
     times = np.arange(int(_RATE * _SECONDS)) / _RATE
     pitch = 2 * np.pi * np.cumsum(140 + 20 * np.sin(2 * np.pi * 0.7 * times)) / _RATE
     harmonics = sum(np.sin(number * pitch) / number for number in range(1, 12))
     syllables = 0.55 - 0.45 * np.cos(2 * np.pi * 3.0 * times)
-    return (0.15 * harmonics * syllables).astype(np.float32)
+    return (0.0015 * harmonics * syllables).astype(np.float32)

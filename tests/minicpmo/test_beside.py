@@ -1,0 +1,193 @@
+"""What goes on beside a conversation with MiniCPM-o: chats, other sessions, refusals, and answers to what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import wave
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from duplex_core.testing.speech import burst
+from tests.minicpmo.conftest import TURN, WRITTEN
+from tests.minicpmo.served import INPUT_HZ, OUTPUT_HZ, Answer, Conversation, call, voice, wav
+from tests.support.serving import Served
+
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(400),
+]
+WHOLE = "".join(TURN)
+SPEECH = burst(2000.0, INPUT_HZ)
+"""Loud enough for the checkpoint, and its seconds are the model's."""
+QUIET = bytes(2 * INPUT_HZ)
+
+
+def picture() -> str:
+    """A small picture, as base64 of a PNG file."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((320, 240)).convert("RGB").save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+async def ask(served: Served, **body: Any) -> dict[str, Any]:
+    """One chat completion."""
+    async with httpx.AsyncClient(base_url=served.http, timeout=120.0) as client:
+        reply = await client.post("/v1/chat/completions", json={"model": "minicpmo", "temperature": 0, **body})
+        assert reply.status_code == 200, reply.text
+        answer: dict[str, Any] = reply.json()
+        return answer
+
+
+def written(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def samples(pcm: bytes) -> Any:
+    return np.frombuffer(pcm, dtype="<i2").astype(np.int32)
+
+
+async def test_chats_are_answered_while_a_session_is_in_mid_turn(served: Served) -> None:
+    sound = base64.b64encode(wav(burst(1500.0, INPUT_HZ), INPUT_HZ)).decode()
+    spoken = {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": sound, "format": "wav"}}]}
+    async with call(served) as caller:
+        await caller.say(SPEECH)
+        await caller.first_audio(1)
+        text, aloud = await asyncio.gather(
+            ask(served, messages=[{"role": "system", "content": "Be brief."}, written("Is anybody there?")]),
+            ask(served, messages=[spoken], modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"}),
+        )
+        assert not caller.of("response.done"), "the chats were to be answered within the turn"
+        answer = await caller.answered(1)
+        await caller.close()
+    assert text["choices"][0]["message"]["content"] == WRITTEN
+    assert text["choices"][0]["finish_reason"] == "stop"
+    assert text["usage"]["prompt_tokens"] > text["usage"]["completion_tokens"] > 0
+    audio = aloud["choices"][0]["message"]["audio"]
+    assert audio["transcript"] == WRITTEN
+    with wave.open(io.BytesIO(base64.b64decode(audio["data"]))) as file:
+        assert file.getframerate() == OUTPUT_HZ
+        assert file.getnframes() / OUTPUT_HZ == pytest.approx(
+            50 / 25, abs=0.5
+        )  # at least fifty codes of a 25th of a second
+        assert any(file.readframes(file.getnframes()))
+    assert (answer.status, answer.text) == ("completed", WHOLE)
+
+
+async def test_a_chat_sees_a_picture_and_a_cut_answer_says_so(served: Served) -> None:
+    seen = "data:image/png;base64," + picture()
+    parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": seen}}]
+    with_picture = await ask(served, messages=[{"role": "user", "content": parts}])
+    without = await ask(served, messages=[{"role": "user", "content": parts[:1]}], max_tokens=2)
+    assert with_picture["choices"][0]["message"]["content"] == WRITTEN
+    assert with_picture["usage"]["prompt_tokens"] >= without["usage"]["prompt_tokens"] + 64
+    assert without["choices"][0]["finish_reason"] == "length"
+    assert without["usage"]["completion_tokens"] == 2
+
+
+async def test_sessions_at_once_have_states_of_their_own(served: Served) -> None:
+    """Two that are spoken to alike answer alike; one with another voice sounds otherwise."""
+    other = base64.b64encode(voice(320.0)).decode()
+    options: list[dict[str, Any]] = [{}, {}, {"reference_audio": other}]
+    async with contextlib.AsyncExitStack() as calls:
+        callers = [await calls.enter_async_context(call(served, microphone=False, options=each)) for each in options]
+        for caller in callers:
+            await caller.append(SPEECH + QUIET)
+        answers = await asyncio.gather(*(caller.answered(1) for caller in callers))
+        await asyncio.gather(*(caller.close() for caller in callers))
+    assert [answer.text for answer in answers] == [WHOLE] * 3
+    first, second, third = (samples(answer.pcm) for answer in answers)
+    assert len(first) == len(second) == len(third)
+    assert (
+        np.abs(first - second).max() <= 33
+    )  # a thousandth of full scale: steps of several sessions add up in another order
+    assert np.abs(first - third).max() > 1000
+
+
+async def test_a_session_that_is_silent_hears_nothing_of_what_is_said_to_another(served: Served) -> None:
+    async with call(served) as silent, call(served) as spoken_to:
+        await spoken_to.say(SPEECH)
+        answer = await spoken_to.answered(1)
+        await silent.until("response.listen", count=8)
+        await asyncio.gather(silent.close(), spoken_to.close())
+    spoken(answer)
+    assert not silent.answers()
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "message"),
+    [
+        ({"window": "wide"}, "session.options.window", "'off', 'basic' or 'context'"),
+        ({"temperature": 0}, "session.options.temperature", "must be more than 0, not 0"),
+        ({"forced_listen": -1}, "session.options.forced_listen", "must be at least 0, not -1"),
+        ({"reference_audio": "bm8gd2F2"}, "session.options.reference_audio", "must be a wav or flac file"),
+        ({"max_slices": 10}, "session.options.max_slices", "must be at most 9, not 10"),
+        ({"temprature": 0.5}, "session.options.temprature", "is no option of this model"),
+        (
+            {"high_tokens": 100, "low_tokens": 100},
+            "session.options",
+            "low_tokens 100 must be less than high_tokens 100",
+        ),
+    ],
+)
+async def test_options_that_cannot_be_are_refused_by_name(
+    served: Served, options: dict[str, Any], named: str, message: str
+) -> None:
+    async with call(served, microphone=False) as caller:
+        await caller.send("session.update", session={"type": "realtime", "options": options})
+        error = (await caller.until("error"))["error"]
+        await caller.close()
+    assert error["param"] == named
+    assert message in error["message"], error
+
+
+async def test_a_voice_that_cannot_be_read_ends_its_session_with_the_reason(served: Served) -> None:
+    short = base64.b64encode(wav(burst(100.0, INPUT_HZ), INPUT_HZ)).decode()
+    async with call(served, options={"reference_audio": short}) as caller:
+        error = (await caller.until("error"))["error"]
+        await caller.until("session.closed")
+    assert "the reference voice lasts 0.10 s; it has to last between 0.5 and 30 s" in error["message"]
+
+
+async def test_a_written_question_is_answered_aloud_without_a_microphone(served: Served) -> None:
+    async with call(served, microphone=False) as caller:
+        await question(caller, "Is anybody there?")
+        first = await caller.answered(1)
+        await question(caller, "And now?")
+        second = await caller.answered(2)
+        await caller.close()
+    for answer in (first, second):
+        spoken(answer)
+
+
+async def question(caller: Conversation, text: str) -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+    await caller.send("conversation.item.create", item=item)
+    await caller.send("response.create")
+
+
+def spoken(answer: Answer) -> None:
+    assert (answer.status, answer.text) == ("completed", WHOLE)
+    assert answer.ms == pytest.approx(1000.0 * len(TURN), abs=500.0)
+    assert any(answer.pcm)
+
+
+async def test_a_session_sees_what_its_camera_shows(served: Served) -> None:
+    """Frames go with the second in which they came, and nothing is the worse for them."""
+    async with call(served, microphone=False) as caller:
+        frame = picture()
+        for pcm in (SPEECH[: len(QUIET)], SPEECH[len(QUIET) :], QUIET):
+            audio = base64.b64encode(pcm).decode()
+            await caller.send("input_audio_buffer.append", audio=audio, video_frames=[{"data": frame}])
+        answer = await caller.answered(1)
+        await caller.close()
+    spoken(answer)
