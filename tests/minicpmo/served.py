@@ -1,7 +1,7 @@
 """MiniCPM-o behind a server in the test's own process, its stages in processes of their own, and callers that talk to it.
 
-Owns no expectation. The socket, the processes, torch, vLLM and the speech are real; the checkpoint is tiny, in the published
-layout, and behaves: it listens while it is spoken to, answers when that ends, and stops (:mod:`model_minicpmo.testing.behaviour`).
+Owns no expectation. The socket, the processes, torch, vLLM and the speech are real. The checkpoint is tiny, in the published
+layout, and behaves: it listens while it is spoken to, answers when that ends, and stops. Called by the tests of this folder.
 """
 
 from __future__ import annotations
