@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from benchmarks.stages import batched_report
+from benchmarks.stages import batched_report, engines_report
 from benchmarks.stages.batched import added
 from benchmarks.stages.frames import Took
 from tests.repo import tree
@@ -19,6 +19,12 @@ def test_the_documentation_shows_the_run_that_it_keeps() -> None:
     assert (SHOWN / "stages-torch-table.txt").read_text() == batched_report.table(results)
     assert (SHOWN / "stages-torch.svg").read_text() == batched_report.chart(results)
     assert ET.fromstring((SHOWN / "stages-torch.svg").read_text()).tag.endswith("svg")  # noqa: S314 - our own file
+
+
+def test_the_documentation_shows_the_run_of_vllm_that_it_keeps() -> None:
+    results = engines_report.from_json((SHOWN / "stages-vllm.json").read_text())
+    assert (SHOWN / "stages-vllm-table.txt").read_text() == engines_report.table(results)
+    assert {(row.sessions, row.tokens, row.hidden) for row in results.rows} >= {(1, 8, False), (4, 1, True)}
 
 
 def test_what_is_added_is_a_share_of_the_bare_step_measured_just_before() -> None:
