@@ -113,6 +113,11 @@ def test_what_is_not_contiguous_is_sent_in_row_major_order(payloads: Payloads) -
     assert np.asarray(back.one).tolist() == turned.tolist()
 
 
+def test_an_array_in_a_tensors_place_is_told_what_to_do(payloads: Payloads) -> None:
+    with pytest.raises(PayloadError, match=r"holds a numpy\.ndarray; make it a duplex_core\.tensors\.Tensor"):
+        payloads.encode({"one": np.zeros(2)}, [])
+
+
 @pytest.mark.parametrize("wrong", [object(), lambda: None, {"x": {object()}}])
 def test_what_would_need_a_pickle_is_refused(payloads: Payloads, wrong: Any) -> None:
     with pytest.raises(PayloadError, match="cannot be sent"):

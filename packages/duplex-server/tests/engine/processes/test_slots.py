@@ -101,6 +101,22 @@ def test_a_worker_that_answers_other_slots_is_at_fault(answered: list[int]) -> N
         made.finish([SlotResult(slot=slot) for slot in answered], 1.1)
 
 
+@pytest.mark.parametrize(
+    ("answered", "match"),
+    [
+        (None, "returned a NoneType, not a list"),
+        (["no"], "returned 'no', not a SlotResult"),
+        ([SlotResult(slot=0, outputs=7)], r"outputs=7.* not a SlotResult with a tuple of outputs"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_step_returned_instead_of_results_is_named(answered: Any, match: str) -> None:
+    made = slots("a", count=1)
+    submit(made, "a", at=1.0)
+    made.begin(1.0)
+    with pytest.raises(WrongAnswers, match=match):
+        made.finish(answered, 1.1)
+
+
 def test_deadline_misses_are_counted_for_exactly_what_ended_late() -> None:
     """Four sessions with frames of 80 ms, phases apart; one step of the fifty takes 130 ms instead of 20."""
     made = slots("a", "b", "c", "d", frame_ms=80)

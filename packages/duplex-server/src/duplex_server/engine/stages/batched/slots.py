@@ -141,9 +141,16 @@ class Slots:
         """The step has ended with these results.
 
         Raises:
-            WrongAnswers: not every slot that took part is answered once.
+            WrongAnswers: not every slot that took part is answered once, or what answers is not as it must be.
         """
         step, self._step = self._step, {}
+        if not isinstance(results, tuple | list):
+            raise WrongAnswers(f"the worker's step returned a {type(results).__name__}, not a list of SlotResult")
+        for result in results:
+            if not isinstance(result, SlotResult) or not isinstance(result.outputs, tuple | list):
+                raise WrongAnswers(
+                    f"the worker's step returned {result!r:.200}, not a SlotResult with a tuple of outputs"
+                )
         if sorted(result.slot for result in results) != sorted(step):
             answered = sorted(result.slot for result in results)
             raise WrongAnswers(f"the worker was asked for a step of the slots {sorted(step)} and answered {answered}")

@@ -41,7 +41,7 @@ class Payloads:
             )
         kind = resolve("payloads type", spec.payloads)
         self._buffers: Sequence[bytearray] = ()
-        self._encoder = msgspec.msgpack.Encoder()
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_refuse)
         try:
             self._decoder = msgspec.msgpack.Decoder(kind | None, ext_hook=self._buffer)
         except TypeError as exc:
@@ -76,6 +76,14 @@ class Payloads:
         if code != _BUFFER:
             raise ValueError(f"there is no extension type {code}")
         return self._buffers[int.from_bytes(data, "little")]
+
+
+def _refuse(value: Any) -> Any:
+    kind = type(value)
+    advice = ""
+    if hasattr(value, "__array__"):
+        advice = "; make it a duplex_core.tensors.Tensor (duplex_core.torch_tensors.of_torch does for torch)"
+    raise TypeError(f"it holds a {kind.__module__}.{kind.__qualname__}{advice}")
 
 
 class _Place(msgspec.Struct):
