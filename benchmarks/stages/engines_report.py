@@ -94,8 +94,10 @@ def table(results: Results) -> str:
     lines = [_line(head), _line(["---:", "---", *["---:"] * 5])]
     for row in results.rows:
         kind = f"{row.tokens} token{'s' * (row.tokens > 1)}{', hidden states' * row.hidden}"
-        cells = [f"{row.bare_ms:.2f}", f"{row.driver_ms:.2f}", f"**{row.driver_adds:.1%}**"]
-        lines.append(_line([str(row.sessions), kind, *cells, f"{row.process_ms:.2f}", f"**{row.process_adds:.1%}**"]))
+        cells = [f"{row.bare_ms:.2f}", f"{row.driver_ms:.2f}", f"**{100 * row.driver_adds:.1f} %**"]
+        lines.append(
+            _line([str(row.sessions), kind, *cells, f"{row.process_ms:.2f}", f"**{100 * row.process_adds:.1f} %**"])
+        )
     how = results.conditions
     libraries = ", ".join(f"{name} {version}" for name, version in how.libraries.items())
     told = (

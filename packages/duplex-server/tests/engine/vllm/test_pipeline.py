@@ -251,6 +251,58 @@ async def test_a_prompt_longer_than_an_item_and_than_a_step(stages: Any, checkpo
     talker.driver.release("long")
 
 
+@pytest.mark.parametrize("decider", [False, True], ids=["greedy", "decided"])
+async def test_a_segment_that_the_engine_sets_aside_in_the_middle_is_the_same(
+    stages: Any, checkpoints: Any, decider: bool
+) -> None:
+    reference, thinker = pipeline.Reference(checkpoints.thinker), stages.thinker
+    thinker.driver.place("aside")
+    before = tokens(*range(60), most=2)
+    assert list((await thinker.append("aside", before)).ids) == reference.append(before)[0]
+    uniforms = [random.Random(index).random() for index in range(80)]
+    options = {"uniforms": uniforms, "temperature": 1.5} if decider else None
+    long = Append(ids=(5, 6), sampling=Sampling(max_tokens=80, decider=options), hidden=True)
+    answer = thinker.submit("aside", pipeline.Work(appends=(long,)))
+    for _ in range(3):
+        await asyncio.sleep(0.03)
+        assert await thinker.driver.engine._engine.reset_prefix_cache(reset_running_requests=True)
+    assert not answer.done.done()
+    async with asyncio.timeout(30):
+        await answer.done
+    wanted = reference.sample(
+        long,
+        lambda logits, ids: pipeline.inverse(logits, uniforms[len(ids)], 1.5)[0] if decider else int(logits.argmax()),
+    )
+    assert list(answer.segments[0].ids) == wanted[0]
+    assert close(answer.segments[0].hidden, wanted[1])
+    assert answer.metrics is not None
+    assert answer.metrics.preemptions == 3
+    assert len(answer.segments[0].told) == (80 if decider else 0)
+    thinker.driver.release("aside")
+
+
+async def test_hidden_states_that_the_engine_did_not_compute_are_computed_once_more(
+    stages: Any, checkpoints: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = Conversation(stages, checkpoints, "once more", 30)
+    await conversation.turn()
+    engine = stages.thinker.driver.engine
+    collect, missing = engine.collect, [True, False, True, False]
+
+    async def without(key: int, first: int, count: int) -> Any:
+        collected = await collect(key, first, count)
+        return collected._replace(hidden=None) if missing.pop() else collected
+
+    missing.reverse()
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "collect", without)
+        await conversation.turn()
+        await conversation.turn()
+    assert not missing
+    await conversation.turn()
+    conversation.end()
+
+
 @pytest.mark.parametrize(
     ("append", "words"),
     [

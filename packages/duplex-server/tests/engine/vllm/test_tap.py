@@ -221,6 +221,62 @@ def test_settings_that_cannot_be_are_refused(platform: Any, changes: dict[str, A
         platform.start(EngineSettings(model="x", max_model_len=8, **changes), 1, device, None)
 
 
+@pytest.mark.parametrize(
+    ("device", "cpu", "wanted"),
+    [
+        ("", True, {"tensor_parallel_size": 1, "enforce_eager": True}),
+        ("cuda:0", False, {"tensor_parallel_size": 1}),
+        ("cuda:0,cuda:1", False, {"tensor_parallel_size": 2}),
+    ],
+)
+def test_what_an_engine_is_started_with(
+    platform: Any, monkeypatch: pytest.MonkeyPatch, device: str, cpu: bool, wanted: dict[str, Any]
+) -> None:
+    from duplex_core.workers import EngineSettings
+
+    monkeypatch.setattr(platform, "current_platform", SimpleNamespace(is_cpu=lambda: cpu))
+    settings = EngineSettings(model="m", max_model_len=4096, embeddings=True, engine_args={"block_size": 64})
+    given = platform._arguments(settings, 9, device)
+    assert {name: given.get(name) for name in wanted} == wanted
+    assert ("enforce_eager" in given) == cpu
+    assert (given["max_num_seqs"], given["block_size"], given["long_prefill_token_threshold"]) == (9, 64, 512)
+    assert given["worker_extension_cls"] == "duplex_server.engine.stages.vllm.inside.WorkerTap"
+    assert given["enable_mm_embeds"]
+
+
+@pytest.mark.parametrize(
+    ("cpu_and_memory", "args", "wanted"),
+    [
+        ((True, None), {}, (6 * (1000 // 16 + 1) + 1) * 16 * 2 * 4 * 2 * 8 * 2),
+        ((False, None), {}, (6 * (1000 // 16 + 1) + 1) * 16 * 2 * 4 * 2 * 8 * 2),
+        ((False, 30), {}, 0.5),
+        ((True, 100), {}, 90),
+        ((True, None), {"kv_cache_memory_bytes": 7}, None),
+        ((False, 30), {"gpu_memory_utilization": 0.3}, None),
+    ],
+)
+def test_the_cache_is_as_large_as_every_seat_needs_or_as_the_replica_may_take(
+    platform: Any, monkeypatch: pytest.MonkeyPatch, cpu_and_memory: Any, args: dict[str, Any], wanted: Any
+) -> None:
+    from duplex_core.workers import EngineSettings
+
+    cpu, memory = cpu_and_memory
+    machine = SimpleNamespace(is_cpu=lambda: cpu, get_device_total_memory=lambda _: 60)
+    monkeypatch.setattr(platform, "current_platform", machine)
+    monkeypatch.setattr(platform, "_weights", lambda _: 10)
+    cache = SimpleNamespace(block_size=16, kv_cache_memory_bytes=None, gpu_memory_utilization=None)
+    model = SimpleNamespace(
+        max_model_len=1000,
+        dtype=torch.bfloat16,
+        get_num_layers=lambda _: 4,
+        get_num_kv_heads=lambda _: 2,
+        get_head_size=lambda: 8,
+    )
+    config = SimpleNamespace(cache_config=cache, model_config=model, parallel_config=None)
+    platform._size(config, EngineSettings(model="m", max_model_len=1000, engine_args=args), 6, memory)
+    assert (cache.kv_cache_memory_bytes or cache.gpu_memory_utilization) == wanted
+
+
 def test_the_weights_alone_may_be_more_than_a_replica_may_take(platform: Any, checkpoints: Any) -> None:
     from duplex_core.workers import EngineSettings
 

@@ -47,10 +47,17 @@ def prepare(environ: MutableMapping[str, str], device: str) -> None:
 
 
 def forks_die_with_me() -> None:
-    """Have every process that is forked from here on killed when this one ends, however that comes about."""
-    os.register_at_fork(after_in_child=die_with_parent)
+    """Have every process that is forked from here on killed when the one that forked it ends, however that comes about."""
+    parents: list[int] = []
+    os.register_at_fork(
+        before=lambda: parents.append(os.getpid()),
+        after_in_parent=parents.pop,
+        after_in_child=lambda: die_with(parents.pop()),
+    )
 
 
-def die_with_parent() -> None:
+def die_with(parent: int) -> None:
     """Have this process killed when its parent ends. The kernel tells nobody else: a server that is killed cannot."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -11,6 +11,7 @@ and the attention backends' ``do_kv_cache_update``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor as ProcessorV1
 from vllm.v1.sample.logits_processor import process_dict_updates
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as ProcessorV2
 
-from duplex_server.engine.stages.vllm.environment import die_with_parent
+from duplex_server.engine.stages.vllm.environment import die_with
 from duplex_server.engine.stages.vllm.moving import Cached, CannotMove, Layout, Rotation
 from duplex_server.engine.stages.vllm.tap import Rows, Tap
 
@@ -39,7 +40,7 @@ class WorkerTap:
 
     def duplex_install(self, decider: str) -> int:
         """Watch every step of this worker's model runner from now on. Gives the size of the vocabulary."""
-        die_with_parent()  # where vLLM spawns its processes, nothing has said so yet
+        die_with(os.getppid())  # where vLLM spawns its processes, nothing has said so yet
         TAP.install(decider)
         runner = self.model_runner
         compute = runner.execute_model
