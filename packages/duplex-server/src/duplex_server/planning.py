@@ -93,24 +93,24 @@ def show(plan: Plan, console: Console) -> None:
     for title in ("Stage", "Runtime", "Takes from", "Replica", "Device", "Memory", "Sessions", "Chats"):
         table.add_column(title, overflow="fold")  # a narrow screen must hide no device
     for stage in plan.stages:
+        before, after = _described(stage)
         for index, replica in enumerate(stage.replicas):
-            first = index == 0
-            table.add_row(
-                stage.name if first else "",
-                stage.runtime if first else "",
-                (", ".join(stage.inputs) or "the session") if first else "",
-                str(index),
-                replica.device,
-                "not stated" if replica.memory_bytes is None else _amount(replica.memory_bytes),
-                ("no limit" if stage.sessions is None else str(stage.sessions)) if first else "",
-                ("no limit" if stage.runtime == "thread" else str(stage.chats)) if first else "",
-            )
+            memory = "not stated" if replica.memory_bytes is None else _amount(replica.memory_bytes)
+            table.add_row(*before, str(index), replica.device, memory, *after)
+            before, after = ("", "", ""), ("", "")  # said once, beside the first replica
     if table.row_count:
         console.print(table)
     else:
         console.print("It has no stages.")
     for device, amount in sorted(plan.memory_bytes.items()):
         console.print(f"{device}: {_amount(amount)} in all", markup=False)
+
+
+def _described(stage: PlannedStage) -> tuple[tuple[str, str, str], tuple[str, str]]:
+    """What is said of a stage as a whole: before its replicas' columns, and behind them."""
+    sessions = "no limit" if stage.sessions is None else str(stage.sessions)
+    chats = "no limit" if stage.runtime == "thread" else str(stage.chats)
+    return (stage.name, stage.runtime, ", ".join(stage.inputs) or "the session"), (sessions, chats)
 
 
 def _amount(count: int) -> str:

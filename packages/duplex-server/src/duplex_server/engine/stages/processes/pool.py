@@ -191,8 +191,7 @@ class Pool:
         if isinstance(message, say.Output):
             self._put_out(index, message, buffers)
         elif isinstance(message, say.Failed):
-            self._let_go(index, message.key)
-            self._fail(message.key, message.error, False, message.metrics)
+            self._fail(message.key, message.error, False, message.metrics, worker=index)
         elif isinstance(message, say.Measured):
             transfers, self._transfers[index] = self._transfers[index], []
             samples = {**message.samples, "transfer_out": transfers}
@@ -221,8 +220,7 @@ class Pool:
             passed = None if message.kind is None else self._payloads.decode(message.forward, buffers)
         except PayloadError:
             log.exception("stage %s put out what is not of its payloads type %s", self._spec.name, self._spec.payloads)
-            self._let_go(index, message.key)
-            self._fail(message.key, _error(self._spec.name, "failed; the server's log says why"), False)
+            self._fail(message.key, _error(self._spec.name, "failed; the server's log says why"), False, worker=index)
             return
         self._transfers[index].append(max(0.0, time.monotonic() - message.at))
         if message.final:
@@ -239,12 +237,6 @@ class Pool:
                 metrics=message.metrics,
             )
         )
-
-    def _let_go(self, index: int, key: int) -> None:
-        """A request has failed that its worker may be in the middle of: nothing more of it is wanted."""
-        failed = self._requests.get(key)
-        if failed is not None:
-            self._replicas[index].send(say.Abort(failed.request.fence.session_id, failed.request.request_id))
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -298,11 +290,22 @@ class Pool:
             log.exception("stage %s: request %s cannot be sent", self._spec.name, request.request_id)
             self._loop.call_soon(self._fail, key, _error(self._spec.name, "failed; the server's log says why"), False)
 
-    def _fail(self, key: int, info: ErrorInfo, fatal: bool, metrics: tuple[StageMetrics, ...] = ()) -> None:
+    def _fail(
+        self,
+        key: int,
+        info: ErrorInfo,
+        fatal: bool,
+        metrics: tuple[StageMetrics, ...] = (),
+        *,
+        worker: int | None = None,
+    ) -> None:
+        """End a request; nothing more of it is wanted of the ``worker`` that may be in the middle of it."""
         closed = self._requests.close(key)
         if closed is None:
             return
         request = closed.request
+        if worker is not None:
+            self._replicas[worker].send(say.Abort(request.fence.session_id, request.request_id))
         self._news(
             StageFailed(
                 stage=request.stage,
