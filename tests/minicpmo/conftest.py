@@ -1,7 +1,11 @@
-"""One server for all conversations of this folder: starting four stages takes most of a minute."""
+"""One server for all conversations of this folder, since starting four stages takes most of a minute; and where the goldens are.
+
+Called by pytest; holds no test and no test's expectations. The golden data is looked for as by the package's own tests.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,6 +28,19 @@ TURN = (
 )
 """What the checkpoint says in a turn, unit by unit: about a second each."""
 WRITTEN = "Here is one written reply."
+BESIDE_THE_REPOSITORY = Path(__file__).resolve().parents[3] / "shared" / "goldens"
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Path:
+    """The folder of MiniCPM-o's golden data; where there is none the test is skipped, or fails where it is required."""
+    folder = Path(os.environ.get("DUPLEX_GOLDENS") or BESIDE_THE_REPOSITORY) / "minicpmo"
+    if not (folder / "checkpoint" / "config.json").is_file():
+        missing = f"no golden data: {folder}/checkpoint does not exist; set DUPLEX_GOLDENS to the folder of all goldens"
+        if os.environ.get("DUPLEX_REQUIRE_GOLDENS", "") not in {"", "0"}:
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return folder
 
 
 @pytest.fixture(scope="session")
