@@ -118,6 +118,13 @@ class Driven:
         """Run one append."""
         return (await self.ask(session_id, pipeline.Work(appends=(append,), **work))).segments[0]
 
+    async def steps(self, count: int) -> None:
+        """Wait until the engine has made so many steps more: something is in the middle of its tokens."""
+        wanted = self.driver.engine.steps + count
+        async with asyncio.timeout(WAIT_S):
+            while self.driver.engine.steps < wanted:  # noqa: ASYNC110 - vLLM tells nobody of a step
+                await asyncio.sleep(0.0005)
+
     async def told(self) -> None:
         """Wait until the driver tells its figures next."""
         self._told.clear()

@@ -75,12 +75,13 @@ class Conversation:
     async def interrupted(self) -> None:
         """A turn that is aborted while its tokens come: for both sides it has never been."""
         append = Append(ids=turn(self.rng).ids, sampling=Sampling(max_tokens=60), hidden=True)
-        work = pipeline.Work(appends=(tokens(1, most=1), append), speak=True)
-        self.thinker.append(work.appends[0])
+        begins = tokens(1, most=1)
+        work = pipeline.Work(appends=(begins, append))
+        self.thinker.append(begins)
         answer = self.stages.thinker.submit(self.name, work)
         async with asyncio.timeout(30):
-            await answer.some.wait()  # the first append is in the books, and the second has begun
-        await asyncio.sleep(0.01)
+            await answer.some.wait()  # the first append is in the books
+        await self.stages.thinker.steps(2)
         assert not answer.done.done()
         self.stages.thinker.driver.abort(self.name, answer.request.request_id)
 
@@ -264,7 +265,7 @@ async def test_a_segment_that_the_engine_sets_aside_in_the_middle_is_the_same(
     long = Append(ids=(5, 6), sampling=Sampling(max_tokens=80, decider=options), hidden=True)
     answer = thinker.submit("aside", pipeline.Work(appends=(long,)))
     for _ in range(3):
-        await asyncio.sleep(0.03)
+        await thinker.steps(5)
         assert await thinker.driver.engine._engine.reset_prefix_cache(reset_running_requests=True)
     assert not answer.done.done()
     async with asyncio.timeout(30):

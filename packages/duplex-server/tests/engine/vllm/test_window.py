@@ -104,7 +104,7 @@ async def test_a_context_that_was_lost_is_fed_again_before_it_is_moved(stages: A
     answer = stages.thinker.submit(
         "lost", pipeline.Work(appends=(Append(ids=(1, 2), sampling=Sampling(max_tokens=60)),))
     )
-    await asyncio.sleep(0.03)
+    await stages.thinker.steps(3)
     stages.thinker.driver.abort("lost", answer.request.request_id)
     await session.move(middle=True)
     stages.thinker.driver.release("lost")
@@ -119,7 +119,7 @@ async def test_what_was_kept_and_then_lost_is_computed_again_without_what_was_dr
     steps = (first, kept(0, 4, fresh=True), kept(30, 40))
     await thinker.ask("again", pipeline.Work(appends=steps))
     answer = thinker.submit("again", pipeline.Work(appends=(Append(ids=(1, 2), sampling=Sampling(max_tokens=60)),)))
-    await asyncio.sleep(0.03)
+    await thinker.steps(3)
     thinker.driver.abort("again", answer.request.request_id)
     after = Append(ids=(*range(4), *range(30, 40), 9), sampling=Sampling(max_tokens=5))
     segment = await thinker.append("again", Append(ids=(9,), sampling=Sampling(max_tokens=5), drop_last=True))

@@ -117,13 +117,15 @@ class _Gauges(PrometheusStatLogger):
     """The engine's own figures, as last told; in the place of vLLM's, which cost a tenth of a millisecond a step."""
 
     def __init__(self, vllm_config: Any, engine_indexes: Any = None) -> None:
-        _GAUGES.clear()
+        self.values: dict[str, float] = {}
+        self.steps = 0
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         """Called by vLLM after each step."""
+        self.steps += 1
         if scheduler_stats is not None:
-            _GAUGES["running"] = float(scheduler_stats.num_running_reqs)
-            _GAUGES["waiting"] = float(scheduler_stats.num_waiting_reqs)
+            self.values["running"] = float(scheduler_stats.num_running_reqs)
+            self.values["waiting"] = float(scheduler_stats.num_waiting_reqs)
 
     def log_engine_initialized(self) -> None:
         """Nothing to tell."""
@@ -135,9 +137,6 @@ class _Gauges(PrometheusStatLogger):
         """It refuses nobody: seats are the server's."""
 
 
-_GAUGES: dict[str, float] = {}
-
-
 class Engine:
     """One vLLM engine, in processes of its own below this one."""
 
@@ -145,6 +144,7 @@ class Engine:
         """Take over a started engine; :meth:`install` comes next."""
         self._engine = engine
         self._dtype: torch.dtype = config.model_config.dtype
+        self._figures = next(each for each in engine.logger_manager.stat_loggers if isinstance(each, _Gauges))
         self._opened = 0
         self._key = 0
         self._embeddings = config.model_config.is_multimodal_model
@@ -233,7 +233,12 @@ class Engine:
 
     def gauges(self) -> dict[str, float]:
         """The engine's own figures: requests running and waiting in it."""
-        return dict(_GAUGES)
+        return dict(self._figures.values)
+
+    @property
+    def steps(self) -> int:
+        """How many steps have come back."""
+        return self._figures.steps
 
     def shutdown(self) -> None:
         """End the engine's processes; blocks for seconds."""
