@@ -22,9 +22,7 @@ TURN = (
     " then tell you what comes next",
     " before it all ends,",
     " which will be soon now,",
-    " unless somebody has more questions",
-    " about things we left out",
-    " while going through them.",
+    " unless somebody has questions.",
 )
 """What the checkpoint says in a turn, unit by unit: about a second each."""
 WRITTEN = "Here is one written reply."

@@ -18,7 +18,7 @@ from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import websockets
 from websockets.asyncio.client import ClientConnection
@@ -32,6 +32,9 @@ from duplex_server.engine.served import prepare
 from duplex_server.serving.app import create_app
 from duplex_server.serving.server import Server, listen
 from tests.support.serving import Served
+
+if TYPE_CHECKING:
+    from model_minicpmo.testing.sizes import Sizes
 
 INPUT_HZ = 16_000
 OUTPUT_HZ = 24_000
@@ -65,6 +68,25 @@ def write_talking(folder: Path, units: tuple[str, ...], written: str) -> Path:
     from model_minicpmo.testing.talking import write_talking_checkpoint
 
     return write_talking_checkpoint(folder, Behaviour(units=units, written=written))
+
+
+def write_random(folder: Path, sizes: Sizes) -> Path:
+    """Write a checkpoint of these sizes with random weights, in bfloat16 and eight shards as they are published.
+
+    They are drawn on the accelerator if there is one.
+    """
+    import torch
+
+    from model_minicpmo.testing.checkpoint import write_checkpoint
+    from model_minicpmo.testing.tiny_speech import write_voice_models
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    write_checkpoint(folder, sizes, dtype=torch.bfloat16, shards=8, device=device)
+    write_voice_models(folder / "assets" / "token2wav", codes=sizes.talker.codes - 1)
+    (folder / "assets" / "ref_audio.wav").write_bytes(voice(150.0))
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return folder
 
 
 @contextlib.asynccontextmanager

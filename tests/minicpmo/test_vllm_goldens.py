@@ -62,7 +62,7 @@ class Thinking(Driven):
         """Start its engine in this process."""
         plan = SPEC.stage_plan(Checkpoint(name="golden", path=str(checkpoint)), resolve(SPEC, {}, "cpu"))
         [stage] = [each for each in plan.stages if each.name == THINKER]
-        seats = Seats(sessions=stage.resources.sessions, chats=stage.resources.chats)
+        seats = Seats(sessions=stage.resources.sessions or 0, chats=stage.resources.chats)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what vllm and its own imports warn of is theirs
             await self.driver.start(stage, "cpu", seats)
