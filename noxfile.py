@@ -170,7 +170,11 @@ def conformance(session: nox.Session) -> None:
 def e2e_gpu(session: nox.Session) -> None:
     """Run the tests that need an accelerator (and fail where there is none, or no such test)."""
     if shutil.which("nvidia-smi") is None:
-        session.error("No accelerator here: nvidia-smi is not installed. The other sessions need none.")
+        session.error(
+            "There is no accelerator here: nvidia-smi is not installed. So this was NOT RUN: the models in their full size "
+            "(packages/*/tests/gpu), with real or with random weights, and with that their unit latency, time to first audio, "
+            "real-time factor, sessions held and GPU memory. The other sessions need no accelerator."
+        )
     if sys.version_info[:2] != ENGINES_PYTHON or sys.platform != "linux":
         session.error("torch and vLLM are pinned for Python 3.11 on Linux, x86-64: run nox with that one.")
     environment(session, GPU).python("-m", "pytest", "-m", "gpu", *session.posargs)
