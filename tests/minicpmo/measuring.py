@@ -141,8 +141,29 @@ async def _send_units(caller: Conversation, seconds: int, *, later: float) -> li
 
 def latencies_of(caller: Conversation, sent: Sequence[float]) -> list[float]:
     """For each unit, seconds until something is told of a decision."""
-    told = [at_s for at_s, event in caller.seen if event["type"] in {LISTEN, TEXT}]
+    told = decisions(caller)
     return [next((at_s for at_s in told if at_s >= begun), math.inf) - begun for begun in sent]
+
+
+def decisions(caller: Conversation) -> list[float]:
+    """When each unit's decision was told: it listens, or words are said; without any words its sound tells."""
+    told: list[float] = []
+    worded = sounded = 0
+    for at_s, event in caller.seen:
+        match event["type"]:
+            case type_ if type_ == LISTEN:
+                told.append(at_s)
+            case type_ if type_ == TEXT:
+                worded += 1
+                told.append(at_s)
+            case type_ if type_ == AUDIO:
+                sounded += 1
+                if sounded > worded:
+                    worded = sounded
+                    told.append(at_s)
+            case _:
+                pass
+    return told
 
 
 def first_audio(caller: Conversation, sent: Sequence[float]) -> float | None:

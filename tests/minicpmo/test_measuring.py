@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,16 @@ def seen(*events: tuple[float, str]) -> Conversation:
 
 
 def test_a_unit_s_latency_is_the_time_to_its_decision() -> None:
-    caller = seen((1.2, "response.listen"), (2.3, measuring.TEXT), (2.6, measuring.AUDIO), (3.05, measuring.AUDIO))
-    first, second, third = latencies_of(caller, [1.0, 2.0, 3.0])
-    assert first == pytest.approx(0.2)
-    assert second == pytest.approx(0.3)
-    assert third == math.inf  # sound of an earlier unit decides nothing
+    text, audio = measuring.TEXT, measuring.AUDIO
+    caller = seen(
+        (1.2, "response.listen"), (2.3, text), (3.2, text), (3.6, audio), (4.1, audio), (5.3, audio), (6.5, text)
+    )
+    listened, worded, again, undecided, without_words = latencies_of(caller, [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert listened == pytest.approx(0.2)
+    assert worded == pytest.approx(0.3)
+    assert again == pytest.approx(0.2)
+    assert undecided == pytest.approx(1.3)  # the sound at 4.1 is that of the words before, and decides nothing
+    assert without_words == pytest.approx(0.3)
 
 
 def test_a_spread_has_the_median_and_the_worst() -> None:
