@@ -161,11 +161,11 @@ def test_each_package_keeps_its_own_changelog(name: str) -> None:
 def test_a_package_is_named_wherever_all_packages_are() -> None:
     noxfile = (tree.ROOT / "noxfile.py").read_text(encoding="utf-8")
     settings = tomllib.loads((tree.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    runtime = (tree.ROOT / "requirements" / "runtime.in").read_text(encoding="utf-8")
+    pinned = {each: (tree.ROOT / "requirements" / f"{each}.in").read_text("utf-8") for each in ("runtime", "engines")}
     readme = (tree.ROOT / "README.md").read_text(encoding="utf-8")
     for name in PACKAGE_NAMES:
         assert f'"{name}"' in noxfile, f"noxfile.py does not install {name}"
-        assert f"\n./packages/{name}\n" in runtime, f"requirements/runtime.in leaves out {name}"
+        assert any(f"\n./packages/{name}\n" in text for text in pinned.values()), f"no layer pins what {name} needs"
         assert f"(packages/{name})" in readme, f"README.md does not name {name}"
         assert name.replace("-", "_") in settings["importlinter"]["root_packages"], f"no import contract sees {name}"
         assert any(Path(path).match(f"*/{name}/src") for path in settings["mypy"]["mypy_path"])
