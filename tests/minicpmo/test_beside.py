@@ -191,3 +191,39 @@ async def test_a_session_sees_what_its_camera_shows(served: Served) -> None:
         answer = await caller.answered(1)
         await caller.close()
     spoken(answer)
+
+
+async def test_a_context_that_is_full_ends_the_session_that_wanted_no_window(served: Served) -> None:
+    """In the profile for a CPU a context has 1024 positions, and a silent second takes thirteen. The others go on."""
+    options, undetected = {"window": "off"}, {"turn_detection": None}
+    async with call(served, microphone=False, options=options, input=undetected) as caller, call(served) as other:
+        await caller.append(QUIET * 90)
+        error = (await caller.until("error"))["error"]
+        await caller.until("session.closed")
+        await other.say(SPEECH)
+        answer = await other.first_audio(1)
+        await other.close()
+    assert error["code"] == "context_length_exceeded"
+    assert 60 <= len(caller.of("response.listen")) <= 80
+    assert any(answer.pcm)
+
+
+async def test_a_window_that_moves_in_vllm_s_cache_is_not_noticed(served: Served) -> None:
+    options = {"window": "basic", "high_tokens": 200, "low_tokens": 120}
+    async with call(served, microphone=False, options=options, input={"turn_detection": None}) as caller:
+        await caller.append(QUIET * 60 + SPEECH + QUIET)
+        answer = await caller.answered(1)
+        assert len(caller.of("response.listen")) == 62
+        await caller.close()
+    spoken(answer)
+    assert not caller.of("error")
+    async with asyncio.timeout(30), httpx.AsyncClient(base_url=served.http) as client:
+        while counted(await client.get("/metrics"), "moved_positions") < 500:  # noqa: ASYNC110 - told once a second
+            await asyncio.sleep(0.2)
+        assert not counted(await client.get("/metrics"), "recomputed_positions")
+
+
+def counted(metrics: httpx.Response, what: str) -> float:
+    """How often something has happened in the thinker's stage, or to how many positions."""
+    series = [line.split() for line in metrics.text.splitlines() if line.startswith("duplex_stage_events_total{")]
+    return sum(float(value) for name, value in series if f'what="{what}"' in name and 'stage="thinker"' in name)
