@@ -6,6 +6,7 @@ Owns that Ctrl-C, also one that comes while the demo is still being imported, is
 
 from __future__ import annotations
 
+import logging
 import sys
 
 INTERRUPTED = 130
@@ -13,6 +14,8 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run the demo; the process's exit status."""
+    # Of a server that ends while it is being started asyncio says that somebody else has waited for it: that is the demo itself.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         from demo import conversation  # noqa: PLC0415 - takes a second or two
 

@@ -34,8 +34,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def served(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> FreshEnvironment:
-    """A fresh environment after `pip install duplex-server model-cascade`, all else in the pinned versions."""
+    """A fresh environment after `pip install duplex-server model-cascade`, all else in the pinned versions.
+
+    The packages of models that need an engine are there without it: what the server's own process loads of them is light.
+    """
     fresh = FreshEnvironment.make(tmp_path_factory.mktemp("served") / "env")
     ours = ("--find-links", wheels["duplex-server"].parent)
     fresh.install("--constraint", PINS / "runtime.txt", *ours, "duplex-server", "model-cascade")
+    for name in model_packages():
+        if name != "model-cascade":
+            fresh.install("--no-deps", wheels[name])
     return fresh

@@ -238,7 +238,10 @@ def _origin(plugins: PluginHost, model_id: str) -> str:
 def models(context: typer.Context) -> None:
     """List the installed model packages, what they claim, and the broken ones with the cause."""
     plugins: PluginHost = context.obj
-    table = Table("Model", "Package", "Serves", "Can", "Summary", title="Models")
+    table = Table("Model", title="Models")
+    table.add_column("Package", no_wrap=True)
+    for title in ("Serves", "Can", "Summary"):
+        table.add_column(title)
     for report in plugins.reports:
         for model_id in report.models:
             if report.broken:
