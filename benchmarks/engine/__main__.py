@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.conditions import to_json
 from benchmarks.engine import interruptions, report
 from benchmarks.engine.chart import chart
 from benchmarks.engine.child import running
@@ -106,7 +107,7 @@ def main() -> None:
     )
     chosen.out.mkdir(parents=True, exist_ok=True)
     written = {
-        "engine.json": report.to_json(results),
+        "engine.json": to_json(results),
         "engine-table.txt": report.table(results),
         "engine.svg": chart(results),
     }

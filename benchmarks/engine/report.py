@@ -6,15 +6,12 @@ from the JSON that the documentation shows. Must never leave a figure out becaus
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 from collections.abc import Sequence
-from importlib import metadata
-from pathlib import Path
 
 import msgspec
 
+from benchmarks import conditions as conditions_of
+from benchmarks.conditions import line
 from benchmarks.engine.interruptions import Interruptions
 from benchmarks.engine.rounds import Frames, Row, Setup
 
@@ -25,19 +22,11 @@ INTERRUPTION_SESSIONS = 100
 LIBRARIES = ("uvicorn", "websockets", "fastapi", "uvloop", "msgspec", "numpy", "soxr", "onnxruntime")
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Under which a run was made. Loads are averages over a minute, before the first row and after the last."""
+class Conditions(conditions_of.Conditions, frozen=True, kw_only=True):
+    """Under which a run was made."""
 
-    date: str
-    processor: str
-    cores: int
-    system: str
-    python: str
-    libraries: dict[str, str]
     seconds: float
     repeats: int
-    load_before: float
-    load_after: float
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,26 +53,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 def conditions(*, seconds: float, repeats: int, load_before: float) -> Conditions:
     """The conditions of the run that ends now."""
-    return Conditions(
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        processor=_processor(),
-        cores=os.cpu_count() or 1,
-        system=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-        libraries={name: metadata.version(name) for name in LIBRARIES},
-        seconds=seconds,
-        repeats=repeats,
-        load_before=round(load_before, 2),
-        load_after=round(os.getloadavg()[0], 2),
-    )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+    return Conditions(seconds=seconds, repeats=repeats, **conditions_of.now(LIBRARIES, load_before=load_before))
 
 
 def median_row(rows: Sequence[Row]) -> Row:
@@ -91,13 +61,8 @@ def median_row(rows: Sequence[Row]) -> Row:
     return sorted(rows, key=lambda row: row.cpu_ms)[len(rows) // 2]
 
 
-def to_json(results: Results) -> str:
-    """The results as text to keep."""
-    return msgspec.json.format(msgspec.json.encode(results), indent=1).decode() + "\n"
-
-
 def from_json(text: str) -> Results:
-    """The results that :func:`to_json` wrote."""
+    """The results that :func:`benchmarks.conditions.to_json` wrote."""
     return msgspec.json.decode(text, type=Results)
 
 
@@ -117,11 +82,11 @@ def _cost_lines(results: Results) -> list[str]:
         "audio late, 99 % (ms)",
         "memory per session (kB)",
     ]
-    lines = [_line(head), _line(["---:", ":---", *["---:"] * (len(head) - 2)])]
+    lines = [line(head), line(["---:", ":---", *["---:"] * (len(head) - 2)])]
     for sessions in results.counts:
         for setup in Setup:
             row = results.row(setup, sessions)
-            lines.append(_line(_cells(results, row)))
+            lines.append(line(_cells(results, row)))
     return lines
 
 
@@ -150,9 +115,9 @@ def _interruption_lines(results: Results) -> list[str]:
         "missed",
         "old audio after",
     ]
-    lines = [_line(head), _line([":---", *["---:"] * (len(head) - 1)])]
+    lines = [line(head), line([":---", *["---:"] * (len(head) - 1)])]
     lines += [
-        _line(
+        line(
             [
                 each.decided_by,
                 str(each.sessions),
@@ -180,7 +145,3 @@ def _condition_lines(results: Results) -> list[str]:
         f"other processes kept the server from its core for at most {100 * waited:.0f} % of a row. "
         f"Audio frames to the client have {results.frames.audio} characters, others {results.frames.other}."
     ]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

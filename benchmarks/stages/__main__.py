@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.conditions import to_json
 from benchmarks.engine.__main__ import two_cores
 from benchmarks.stages import batched, batched_report, engines, engines_report
 from duplex_server.serving.process import run
@@ -36,7 +37,7 @@ def torch_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
         rows=rows,
     )
     return {
-        "stages-torch.json": batched_report.to_json(results),
+        "stages-torch.json": to_json(results),
         "stages-torch-table.txt": batched_report.table(results),
         "stages-torch.svg": batched_report.chart(results),
     }
@@ -53,7 +54,7 @@ def vllm_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
     how = engines_report.conditions(appends=appends, repeats=repeats, load_before=load_before)
     results = engines_report.Results(conditions=how, rows=rows)
     return {
-        "stages-vllm.json": engines_report.to_json(results),
+        "stages-vllm.json": to_json(results),
         "stages-vllm-table.txt": engines_report.table(results),
     }
 

@@ -6,15 +6,12 @@ shows. Must never leave a figure out because it is a bad one.
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 from collections.abc import Callable, Sequence
-from importlib import metadata
-from pathlib import Path
 
 import msgspec
 
+from benchmarks import conditions as conditions_of
+from benchmarks.conditions import line
 from benchmarks.stages.frames import Took
 
 TARGET = 0.10
@@ -58,20 +55,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     answer_99_ms: float
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Under which a run was made. Loads are averages over a minute, before the first row and after the last."""
+class Conditions(conditions_of.Conditions, frozen=True, kw_only=True):
+    """Under which a run was made."""
 
-    date: str
-    processor: str
-    cores: int
-    system: str
-    python: str
-    libraries: dict[str, str]
     steps: int
     repeats: int
     seconds: float
-    load_before: float
-    load_after: float
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,27 +73,12 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 def conditions(*, steps: int, repeats: int, seconds: float, load_before: float) -> Conditions:
     """The conditions of the run that ends now."""
     return Conditions(
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        processor=_processor(),
-        cores=os.cpu_count() or 1,
-        system=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-        libraries={name: metadata.version(name) for name in LIBRARIES},
-        steps=steps,
-        repeats=repeats,
-        seconds=seconds,
-        load_before=round(load_before, 2),
-        load_after=round(os.getloadavg()[0], 2),
+        steps=steps, repeats=repeats, seconds=seconds, **conditions_of.now(LIBRARIES, load_before=load_before)
     )
 
 
-def to_json(results: Results) -> str:
-    """The results as text to keep."""
-    return msgspec.json.format(msgspec.json.encode(results), indent=1).decode() + "\n"
-
-
 def from_json(text: str) -> Results:
-    """The results that :func:`to_json` wrote."""
+    """The results that :func:`benchmarks.conditions.to_json` wrote."""
     return msgspec.json.decode(text, type=Results)
 
 
@@ -122,9 +96,9 @@ def table(results: Results) -> str:
         "frame to answer in rhythm, median / 99 % (ms)",
         "late frames",
     ]
-    lines = [_line(head), _line(["---:"] * len(head))]
+    lines = [line(head), line(["---:"] * len(head))]
     lines += [
-        _line(
+        line(
             [
                 str(row.sessions),
                 f"{row.bare.cpu_ms:.2f}",
@@ -205,15 +179,3 @@ def _plot(
         y = up(target)
         marks.append(f'<line class="d" x1="{left}" x2="{left + PLOT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#222"/>')
     return marks
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

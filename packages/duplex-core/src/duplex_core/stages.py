@@ -214,6 +214,40 @@ class StageRequest(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any
     purpose: Purpose = Purpose.SESSION
 
+    def output(
+        self,
+        payload: Any = None,
+        *,
+        final: bool = False,
+        made_by: str = "",
+        forward: Forward | None = None,
+        metrics: tuple[StageMetrics, ...] = (),
+    ) -> StageOutput:
+        """A piece of the answer to this request; the arguments are the fields of :class:`StageOutput`."""
+        return StageOutput(
+            stage=self.stage,
+            request_id=self.request_id,
+            fence=self.fence,
+            lane=self.lane,
+            payload=payload,
+            final=final,
+            made_by=made_by,
+            forward=forward,
+            metrics=metrics,
+        )
+
+    def failed(self, error: ErrorInfo, *, fatal: bool = False, metrics: tuple[StageMetrics, ...] = ()) -> StageFailed:
+        """The end of this request without an answer; the arguments are the fields of :class:`StageFailed`."""
+        return StageFailed(
+            stage=self.stage,
+            request_id=self.request_id,
+            fence=self.fence,
+            lane=self.lane,
+            error=error,
+            fatal=fatal,
+            metrics=metrics,
+        )
+
 
 class StageOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of a stage's answer. ``final`` ends the request; a final output may have ``payload=None``.

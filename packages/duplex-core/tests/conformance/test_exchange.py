@@ -89,15 +89,7 @@ class Bench:
         self.exchange.take(ResponseCreate(), now_ms)
 
     def reply(self, request: StageRequest, payload: object = None, *, final: bool = False, now_ms: float = 0.0) -> None:
-        output = StageOutput(
-            stage=request.stage,
-            request_id=request.request_id,
-            fence=request.fence,
-            lane=request.lane,
-            payload=payload,
-            final=final,
-        )
-        self.exchange.reply(output, now_ms)
+        self.exchange.reply(request.output(payload, final=final), now_ms)
 
 
 def work(fence: Fence, *, request_id: str = "one", lane: Lane = Lane.OUTPUT) -> StageRequest:

@@ -51,7 +51,7 @@ from duplex_core.model import (
 )
 from duplex_core.patch import SessionPatch
 from duplex_core.spec import ModelSpec, SessionContext
-from duplex_core.stages import Lane, StageFailed, StageOutput, StagePlan, StageRequest, StageSpec
+from duplex_core.stages import Lane, StageOutput, StagePlan, StageRequest, StageSpec
 from duplex_core.testing import invariants
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.native import NATIVE
@@ -334,15 +334,7 @@ def test_a_unit_that_could_not_be_understood_is_lost_and_no_more() -> None:
     driver.send(InputAudioBufferAppend(audio=burst(300, 16000)), InputAudioBufferCommit(response_create=True))
     driver.run_until(lambda: under_way(driver) == ["thinker-2"])
     (request,) = driver.exchange.open_requests
-    driver.reply(
-        StageFailed(
-            stage=request.stage,
-            request_id=request.request_id,
-            fence=request.fence,
-            lane=request.lane,
-            error=error(ErrorCode.ENGINE_ERROR, "the test broke this request"),
-        )
-    )
+    driver.reply(request.failed(error(ErrorCode.ENGINE_ERROR, "the test broke this request")))
     assert driver.wait_for(ResponseDone).response.status is ResponseStatus.FAILED
     driver.wait_for(ResponseDone, count=2)
     well(driver)

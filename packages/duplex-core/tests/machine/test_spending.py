@@ -20,7 +20,7 @@ from duplex_core.fence import Fence
 from duplex_core.items import InputText, MessageItem, Role
 from duplex_core.machine.spending import Spending
 from duplex_core.stage_metrics import merged
-from duplex_core.stages import Lane, StageFailed, StageMetrics, StageOutput, StageReply, StageRequest
+from duplex_core.stages import Lane, StageMetrics, StageReply, StageRequest
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.echo import ECHO
 from duplex_core.testing.examples import EVENT_EXAMPLES
@@ -34,23 +34,8 @@ def asked(request_id: str, turn: int, lane: Lane = Lane.OUTPUT, stage: str = "th
 def ended(request: StageRequest, failed: bool = False, **metrics: Any) -> StageReply:
     told = (StageMetrics(stage=request.stage, **metrics),)
     if failed:
-        return StageFailed(
-            stage=request.stage,
-            request_id=request.request_id,
-            fence=request.fence,
-            lane=request.lane,
-            error=error(ErrorCode.ENGINE_ERROR, "no words"),
-            metrics=told,
-        )
-    return StageOutput(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        payload=None,
-        final=True,
-        metrics=told,
-    )
+        return request.failed(error(ErrorCode.ENGINE_ERROR, "no words"), metrics=told)
+    return request.output(final=True, metrics=told)
 
 
 class Answers:

@@ -19,7 +19,7 @@ from duplex_core.fence import Fence
 from duplex_core.items import item_text
 from duplex_core.patch import SessionPatch
 from duplex_core.spec import ModelSpec
-from duplex_core.stages import Lane, StageFailed, StageOutput, StagePlan, StageSpec
+from duplex_core.stages import Lane, StageOutput, StagePlan, StageSpec
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.echo import ECHO
 from duplex_core.testing.invariants import check
@@ -250,11 +250,7 @@ def test_a_recogniser_that_fails_is_told_and_the_answer_comes_all_the_same(
     driver.stream(burst(1000, RATE))
     driver.send(c.InputAudioBufferCommit(), c.ResponseCreate())
     (request,) = [each for each in driver.exchange.open_requests if each.stage == STAGE.name]
-    driver.reply(
-        StageFailed(
-            stage=request.stage, request_id=request.request_id, fence=request.fence, lane=request.lane, error=DEAF
-        )
-    )
+    driver.reply(request.failed(DEAF))
     assert driver.wait_for(e.TranscriptionFailed).error == DEAF
     assert driver.wait_for(e.ResponseDone).response.status is e.ResponseStatus.COMPLETED
     assert not driver.all_of(e.TranscriptionCompleted)

@@ -50,25 +50,11 @@ def asked(stage: str = "thinker", request_id: str = "r1", fence: Fence = FENCE, 
 
 
 def gave(request: StageRequest, payload: Any = None, **fields: Any) -> StageOutput:
-    return StageOutput(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        payload=payload,
-        **fields,
-    )
+    return request.output(payload, **fields)
 
 
 def failed(request: StageRequest, **fields: Any) -> StageFailed:
-    return StageFailed(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        error=error(ErrorCode.ENGINE_ERROR, "no words"),
-        **fields,
-    )
+    return request.failed(error(ErrorCode.ENGINE_ERROR, "no words"), **fields)
 
 
 def given(actions: list[FlowAction]) -> list[StageRequest]:

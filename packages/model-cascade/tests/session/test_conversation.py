@@ -21,7 +21,7 @@ from duplex_core.config import FunctionTool, Modality
 from duplex_core.errors import ErrorCode, error
 from duplex_core.items import FunctionCallItem, FunctionCallOutputItem, InputText, MessageItem, Role
 from duplex_core.patch import ResponseParams, SessionPatch
-from duplex_core.stages import StageFailed, StagePlan, StageWorker
+from duplex_core.stages import StagePlan, StageWorker
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.invariants import check
 from duplex_core.testing.pipelines import Threaded
@@ -263,10 +263,7 @@ def test_a_stage_that_fails_fails_the_answer_and_the_next_turn_works(
 
     def work(request: Any) -> Iterator[Any]:
         if request.stage == stage:
-            failed = StageFailed(
-                stage=stage, request_id=request.request_id, fence=request.fence, lane=request.lane, error=broken
-            )
-            return iter([failed])
+            return iter([request.failed(broken)])
         return original(request)
 
     stages.work = work  # type: ignore[method-assign]

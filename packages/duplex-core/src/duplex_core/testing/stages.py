@@ -16,8 +16,6 @@ import msgspec
 from duplex_core.errors import DuplexError
 from duplex_core.stages import (
     Forward,
-    StageFailed,
-    StageOutput,
     StagePlan,
     StageReply,
     StageRequest,
@@ -90,8 +88,8 @@ class StageHost:
             failure = exc
         self.worked.append(Done(request=request, pieces=len(pieces)))
         for made_by, piece in pieces:
-            yield _output(request, piece, final=False, made_by=made_by)
-        yield _output(request, None, final=True) if failure is None else _failed(request, failure)
+            yield request.output(piece, made_by="" if made_by == request.stage else made_by)
+        yield request.output(final=True) if failure is None else request.failed(failure.info)
 
     def release(self, session_id: str) -> None:
         """The session, or the chat request, is over."""
@@ -132,25 +130,3 @@ def make_worker(stage: StageSpec) -> Any:
     module, _, name = stage.factory.partition(":")
     factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return factory(**stage.options)
-
-
-def _failed(request: StageRequest, failure: DuplexError) -> StageFailed:
-    return StageFailed(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        error=failure.info,
-    )
-
-
-def _output(request: StageRequest, payload: Any, *, final: bool, made_by: str = "") -> StageOutput:
-    return StageOutput(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        payload=payload,
-        final=final,
-        made_by="" if made_by == request.stage else made_by,
-    )

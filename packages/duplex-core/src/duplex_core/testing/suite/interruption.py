@@ -18,7 +18,7 @@ from duplex_core.events import (
 )
 from duplex_core.items import Item, MessageItem, Role, item_text
 from duplex_core.model import Interrupted, Respond
-from duplex_core.stages import Lane, StageFailed, StageRequest
+from duplex_core.stages import Lane, StageRequest
 from duplex_core.testing.driver import ConversationDriver
 from duplex_core.testing.invariants import MADE
 from duplex_core.testing.stages import StageHost
@@ -121,15 +121,7 @@ class Interruption(Subject):
         request = self._work_for_the_answer(driver)
         assert request is not None
         cause = error(ErrorCode.ENGINE_ERROR, "the test broke this request")
-        driver.reply(
-            StageFailed(
-                stage=request.stage,
-                request_id=request.request_id,
-                fence=request.fence,
-                lane=request.lane,
-                error=cause,
-            )
-        )
+        driver.reply(request.failed(cause))
         done = self.answer(driver)
         assert done.response.status is ResponseStatus.FAILED
         self.still_works(driver)

@@ -253,14 +253,7 @@ class Flows:
 
 def down(request: StageRequest) -> StageFailed:
     """The reply to work for a stage that is down."""
-    return StageFailed(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        error=error(ErrorCode.ENGINE_ERROR, f"stage {request.stage} is down; try again later"),
-        fatal=True,
-    )
+    return request.failed(error(ErrorCode.ENGINE_ERROR, f"stage {request.stage} is down; try again later"), fatal=True)
 
 
 def _key(work: StageRequest | StageReply) -> Key:

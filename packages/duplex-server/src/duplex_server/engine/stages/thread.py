@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, cast
 
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
-from duplex_core.stages import StageFailed, StageNews, StageOutput, StageRequest, StageSpec, StageWorker
+from duplex_core.stages import StageNews, StageRequest, StageSpec, StageWorker
 from duplex_server.engine.stages.loading import StageLoadError, describe, make
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class ThreadStage(_Seatless):
 
     def _emitted(self, job: _Job, payload: Any) -> None:
         if self._wanted(job):
-            self._reply(_output(job.request, payload, final=False))
+            self._reply(job.request.output(payload))
 
     def _done(self, seat: _Seat, job: _Job, future: Future[None]) -> None:
         """A worker has returned or raised: answer its request and take the next."""
@@ -259,7 +259,7 @@ class ThreadStage(_Seatless):
             self._failed(job, failure)
         elif self._wanted(job):
             self._finish(job)
-            self._reply(_output(job.request, None, final=True))
+            self._reply(job.request.output(final=True))
         if self._dead is None:
             self._dispatch()
 
@@ -292,16 +292,7 @@ class ThreadStage(_Seatless):
         if not self._wanted(job):
             return
         self._finish(job)
-        request = job.request
-        failed = StageFailed(
-            stage=request.stage,
-            request_id=request.request_id,
-            fence=request.fence,
-            lane=request.lane,
-            error=info,
-            fatal=self._dead is not None,
-        )
-        self._reply(failed)
+        self._reply(job.request.failed(info, fatal=self._dead is not None))
 
     def _finish(self, job: _Job) -> None:
         request = job.request
@@ -318,14 +309,3 @@ def _close(seat: _Seat) -> None:
     worker, seat.worker = seat.worker, None
     if worker is not None:
         worker.close()
-
-
-def _output(request: StageRequest, payload: Any, *, final: bool) -> StageOutput:
-    return StageOutput(
-        stage=request.stage,
-        request_id=request.request_id,
-        fence=request.fence,
-        lane=request.lane,
-        payload=payload,
-        final=final,
-    )

@@ -19,11 +19,9 @@ from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.stages import (
     Forward,
     Purpose,
-    StageFailed,
     StageLost,
     StageMetrics,
     StageNews,
-    StageOutput,
     StageRequest,
     StageSpec,
     StageStats,
@@ -226,12 +224,8 @@ class Pool:
         if message.final:
             self._requests.close(message.key)
         self._news(
-            StageOutput(
-                stage=request.stage,
-                request_id=request.request_id,
-                fence=request.fence,
-                lane=request.lane,
-                payload=payload,
+            request.output(
+                payload,
                 final=message.final,
                 forward=None if message.kind is None else Forward(kind=message.kind, payload=passed),
                 metrics=message.metrics,
@@ -306,17 +300,7 @@ class Pool:
         request = closed.request
         if worker is not None:
             self._replicas[worker].send(say.Abort(request.fence.session_id, request.request_id))
-        self._news(
-            StageFailed(
-                stage=request.stage,
-                request_id=request.request_id,
-                fence=request.fence,
-                lane=request.lane,
-                error=info,
-                fatal=fatal,
-                metrics=metrics,
-            )
-        )
+        self._news(request.failed(info, fatal=fatal, metrics=metrics))
 
     def _tell_load(self, **counts: int) -> None:
         if self._closed:
