@@ -7,7 +7,6 @@ vLLM's engine, its cache that is kept from unit to unit, its logits processor an
 from __future__ import annotations
 
 import asyncio
-import json
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,31 +15,22 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import torch
-from safetensors.torch import load_file
 
 from duplex_core.spec import Checkpoint
 from duplex_core.stages import Purpose
-from duplex_core.torch_tensors import as_torch, of_torch
+from duplex_core.torch_tensors import as_torch
 from duplex_server.deploy import resolve
 from duplex_server.engine.stages.processes.driver import Seats
 from model_minicpmo.gpu.thinker import Thinker
 from model_minicpmo.payloads import (
     THINKER,
-    ChatSensed,
     Decided,
-    Draws,
-    Opened,
-    Options,
-    Orders,
-    Picture,
     Said,
-    Sensed,
-    SensedMessage,
-    SensedPart,
     Written,
 )
 from model_minicpmo.plugin import duplex_register_models
 from model_minicpmo.testing.over_transformers import OverTransformers, language_model
+from model_minicpmo.testing.recorded import WINDOWS, Recording, chat_sensed, is_forced, prefix
 from tests.support.vllm_driven import Driven
 
 pytestmark = [
@@ -51,7 +41,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:[Uu]nclosed context:ResourceWarning"),  # vllm leaves it to the collector
 ]
 (SPEC,) = duplex_register_models()
-WINDOWS = {"duplex_window_basic": "basic", "duplex_window_context": "context"}
 TOLERANCE = 5e-5
 
 
@@ -78,67 +67,30 @@ async def thinking(goldens: Path) -> AsyncIterator[Thinking]:
         await running.stop()
 
 
-class Run:
+class Run(Recording):
     """One recorded run, and a session to play it to."""
 
     def __init__(self, goldens: Path, name: str, thinking: Thinking) -> None:
-        self.run = json.loads((goldens / name / "run.json").read_text())
-        self.tensors = load_file(goldens / name / "tensors.safetensors")
-        self.name = name
-        self.greedy = self.run["decode"] == "greedy"
+        super().__init__(goldens, name)
         self.thinking = thinking
-        self.end = json.loads((goldens / "checkpoint" / "added_tokens.json").read_text())["</unit>"]
 
     async def open(self) -> None:
         """Place the session and give it the recorded prompt."""
-        options = Options(
-            greedy=self.greedy,
-            window=WINDOWS.get(self.name, "off"),
-            high_tokens=160,
-            low_tokens=110,
-            context_units=4,
-            previous_tokens=24,
-            char_limit=28,
-        )
-        voice = of_torch(self.tensors["feed.embeds"][26:46])
         self.thinking.driver.place(self.name)
-        opened = Opened(prompt="Streaming Omni Conversation.", options=options, reference=voice)
-        await self.thinking.ask(self.name, opened)
-
-    def sensed(self, unit: dict[str, Any]) -> Sensed:
-        """A unit as the senses hand it over."""
-        prefix = f"u{unit['unit']:02d}."
-        draws = [number for step in unit["llm_steps"] for number in (*step.get("u", ()), 0.5, 0.5)[:2]]
-        orders = Orders(
-            number=unit["unit"],
-            forced=unit["force_listen"] or unit["force_listen_override"],
-            ends_turn=unit["force_listen_override"],
-            draws=None if self.greedy else Draws(llm=tuple(draws)),
-        )
-        audio = of_torch(self.tensors[prefix + "audio_embeds"].reshape(10, -1))
-        return Sensed(orders=orders, audio=audio, pictures=self.pictures(unit, prefix))
-
-    def pictures(self, unit: dict[str, Any], prefix: str) -> tuple[Picture, ...]:
-        views = self.tensors.get(prefix + "image_embeds")
-        if views is None:
-            return ()
-        if len(unit["frames"]) > 1:
-            return tuple(Picture(whole=of_torch(view.contiguous())) for view in views)
-        whole, *slices = (of_torch(view.contiguous()) for view in views)
-        return (Picture(whole=whole, slices=tuple(slices)),)
+        await self.thinking.ask(self.name, self.opened)
 
     async def play(self) -> int:
         """Play every unit and compare; how many were spoken."""
         await self.open()
         compared = 0
-        for unit in self.run["units"]:
+        for unit in self.units:
             answer = await self.thinking.ask(self.name, self.sensed(unit))
             (decided,), (said,) = answer.payloads, answer.forwards
             assert isinstance(decided, Decided)
             assert decided.listens == unit["is_listen"], unit["unit"]
-            if unit["force_listen"] or unit["force_listen_override"]:
+            if is_forced(unit):
                 continue
-            assert [*decided.ids, self.end] == unit["ids"], unit["unit"]
+            assert [*decided.ids, self.unit_end] == unit["ids"], unit["unit"]
             assert (decided.text, decided.ends_turn) == (unit["text"], unit["end_of_turn"])
             assert decided.context == unit["cache_len"]["after_generate"]
             if said is not None:
@@ -148,16 +100,15 @@ class Run:
         return compared
 
     def compare(self, said: Said, unit: dict[str, Any]) -> None:
-        prefix = f"u{unit['unit']:02d}."
         assert said.hidden is not None
-        assert list(said.ids) == self.tensors[prefix + "tts_ids_in"].tolist()
-        apart = float((as_torch(said.hidden) - self.tensors[prefix + "llm_hidden"]).abs().max())
+        assert list(said.ids) == self.tensors[prefix(unit) + "tts_ids_in"].tolist()
+        apart = float((as_torch(said.hidden) - self.tensors[prefix(unit) + "llm_hidden"]).abs().max())
         assert apart < TOLERANCE, (unit["unit"], apart)
 
     @property
     def spoken(self) -> int:
         """How many units the recording has that are spoken."""
-        return sum(not unit["is_listen"] for unit in self.run["units"])
+        return sum(not unit["is_listen"] for unit in self.units)
 
 
 async def test_units_are_decided_as_recorded_side_by_side(goldens: Path, thinking: Thinking) -> None:
@@ -184,18 +135,7 @@ async def test_a_moved_window_decides_as_recorded(name: str, goldens: Path, thin
 @pytest.mark.parametrize("name", ["chat_text", "chat_audio"])
 async def test_a_chat_is_answered_as_transformers_answers(name: str, goldens: Path, thinking: Thinking) -> None:
     torch.set_num_threads(1)
-    run = json.loads((goldens / name / "run.json").read_text())
-    embeds = load_file(goldens / name / "tensors.safetensors")["input_embeds"]
-    bounds = iter(run.get("audio_bounds", [[]])[0])
-    messages = []
-    for message in run["messages"]:
-        part = SensedPart(text=message.get("text", ""))
-        if "wav" in message:
-            start, stop = next(bounds)
-            part = SensedPart(audio=of_torch(embeds[start:stop].clone()))
-        messages.append(SensedMessage(role=message["role"], parts=(part,)))
-    chat = ChatSensed(messages=tuple(messages), options=Options(greedy=True), max_tokens=96, spoken=True)
-
+    chat = chat_sensed(goldens, name)
     checkpoint = goldens / "checkpoint"
     program = Thinker(checkpoint=str(checkpoint), engine={"max_model_len": 1024})
     *written, forward = OverTransformers(language_model(checkpoint), program.open(name)).run(chat)

@@ -15,7 +15,7 @@ from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 SESSION: contextvars.ContextVar[str] = contextvars.ContextVar("duplex_session", default="")
-"""Id of the session, or chat request, that the running task works for; empty for none."""
+"""Id of the session that the running task works for; empty for none."""
 
 
 class LogFormat(enum.Enum):

@@ -5,8 +5,6 @@ The language model under the thinker is transformers' own here; on vLLM the same
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import wave
 from functools import partial
 from pathlib import Path
@@ -25,16 +23,16 @@ from duplex_core.testing.pipelines import Batched, Worked
 from duplex_core.testing.stages import StageHost
 from model_minicpmo.gpu.token2wav.flow import Voice as Timbre
 from model_minicpmo.gpu.voice_worker import VoiceWorker
-from model_minicpmo.payloads import SENSES, VOICE, Decided, Draws, Open, Options, Orders, Sound, Unit, Voice
+from model_minicpmo.payloads import SENSES, VOICE, Decided, Open, Sound, Unit, Voice
 from model_minicpmo.plugin import duplex_register_models
 from model_minicpmo.settings import MiniCPMOSettings
 from model_minicpmo.sound import float32
 from model_minicpmo.testing.over_transformers import OverTransformers, language_model
+from model_minicpmo.testing.recorded import PROMPT, WINDOWS, Recording, prefix
 
 pytestmark = pytest.mark.engines
 
 (SPEC,) = duplex_register_models()
-WINDOWS = {"duplex_window_basic": "basic", "duplex_window_context": "context"}
 SAMPLES = 1e-3
 UNIT_BYTES = 32_000
 
@@ -84,31 +82,17 @@ def host(goldens: Path) -> Any:
     running.close()
 
 
-@dataclasses.dataclass
-class Loop:
+class Loop(Recording):
     """One recorded run, played to the stages."""
 
-    goldens: Path
-    name: str
-    host: StageHost
-
-    def __post_init__(self) -> None:
-        self.run = json.loads((self.goldens / self.name / "run.json").read_text())
-        self.tensors = load_file(self.goldens / self.name / "tensors.safetensors")
-        wav = "long.wav" if self.name in WINDOWS else "user.wav"
-        with wave.open(str(self.goldens / "inputs" / wav)) as file:
+    def __init__(self, goldens: Path, name: str, host: StageHost) -> None:
+        super().__init__(goldens, name)
+        self.host = host
+        self.inputs = goldens / "inputs"
+        with wave.open(str(self.inputs / ("long.wav" if name in WINDOWS else "user.wav"))) as file:
             self.pcm = file.readframes(file.getnframes())
-        options = Options(
-            greedy=self.run["decode"] == "greedy",
-            window=WINDOWS.get(self.name, "off"),
-            high_tokens=160,
-            low_tokens=110,
-            context_units=4,
-            previous_tokens=24,
-            char_limit=28,
-        )
-        reference = (self.goldens / "inputs" / "reference_voice.wav").read_bytes()
-        self.ask(SENSES, "open", Open(prompt="Streaming Omni Conversation.", options=options, reference=reference))
+        reference = (self.inputs / "reference_voice.wav").read_bytes()
+        self.ask(SENSES, "open", Open(prompt=PROMPT, options=self.options, reference=reference))
         self.ask(VOICE, "voice", Voice())
 
     def ask(self, stage: str, request_id: str, payload: Any) -> list[Any]:
@@ -121,14 +105,10 @@ class Loop:
     def unit(self, unit: dict[str, Any]) -> list[Any]:
         number = unit["unit"]
         pcm = self.pcm[number * UNIT_BYTES : (number + 1) * UNIT_BYTES].ljust(UNIT_BYTES, b"\0")
-        draws = None
-        if self.run["decode"] != "greedy":
-            llm = [draw for step in unit["llm_steps"] for draw in (*step.get("u", ()), 0.5, 0.5)[:2]]
-            draws = Draws(llm=tuple(llm), tts=tuple((unit.get("tts") or {}).get("u", ())))
         payload = Unit(
-            orders=Orders(number=number, forced=unit["force_listen"], draws=draws),
+            orders=self.orders(unit),
             samples=Tensor(dtype="float32", shape=(len(pcm) // 2,), data=float32(pcm)),
-            pictures=tuple((self.goldens / "inputs" / name).read_bytes() for name in unit["frames"]),
+            pictures=tuple((self.inputs / name).read_bytes() for name in unit["frames"]),
             max_slices=unit["max_slice_nums"],
         )
         return self.ask(SENSES, f"unit-{number}", payload)
@@ -142,11 +122,11 @@ def played(sounds: list[Sound]) -> Any:
 def test_every_unit_is_decided_and_sounds_as_recorded(name: str, goldens: Path, host: StageHost) -> None:
     loop = Loop(goldens, name, host)
     spoken = 0
-    for unit in loop.run["units"]:
+    for unit in loop.units:
         decided, *rest = loop.unit(unit)
         assert isinstance(decided, Decided)
         assert (decided.listens, decided.text) == (unit["is_listen"], unit["text"])
-        wav = loop.tensors.get(f"u{unit['unit']:02d}.wav")
+        wav = loop.tensors.get(prefix(unit) + "wav")
         sounds = [each for each in rest if isinstance(each, Sound)]
         assert bool(sounds) == (not unit["is_listen"])
         if sounds and wav is not None:
@@ -155,12 +135,12 @@ def test_every_unit_is_decided_and_sounds_as_recorded(name: str, goldens: Path, 
             assert len(ours) == len(expected), f"unit {unit['unit']}"
             assert float(np.abs(ours - expected).max()) < SAMPLES, f"unit {unit['unit']}"
             spoken += 1
-    assert spoken == sum(f"u{unit['unit']:02d}.wav" in loop.tensors for unit in loop.run["units"])
+    assert spoken == sum(prefix(unit) + "wav" in loop.tensors for unit in loop.units)
 
 
 def test_two_conversations_side_by_side_are_each_as_alone(goldens: Path, host: StageHost) -> None:
     greedy, seeing = (partial(Loop, goldens, name, host)() for name in ("duplex_greedy", "duplex_vision"))
-    for one, other in zip(greedy.run["units"], seeing.run["units"], strict=False):
+    for one, other in zip(greedy.units, seeing.units, strict=False):
         for loop, unit in ((greedy, one), (seeing, other)):
             decided, *_ = loop.unit(unit)
             assert (decided.listens, decided.text) == (unit["is_listen"], unit["text"])

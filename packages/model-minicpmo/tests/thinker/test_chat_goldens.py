@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from duplex_core.stages import Forward
-from duplex_core.torch_tensors import as_torch, of_torch
+from duplex_core.torch_tensors import as_torch
 from model_minicpmo.gpu.thinker import Thinker
-from model_minicpmo.payloads import ChatSensed, Options, SensedMessage, SensedPart, Written
+from model_minicpmo.payloads import Written
 from model_minicpmo.testing.over_transformers import OverTransformers, language_model
+from model_minicpmo.testing.recorded import chat_sensed
 
 pytestmark = pytest.mark.engines
 
@@ -35,25 +35,11 @@ def llm(goldens: Path) -> OverTransformers:
     return OverTransformers(language_model(goldens / "checkpoint"), thinker.open("chat"))
 
 
-def asked(run: dict[str, Any], tensors: dict[str, torch.Tensor], *, max_tokens: int = 96) -> ChatSensed:
-    """The recorded chat as the senses hand it over."""
-    messages = []
-    bounds = iter(run.get("audio_bounds", [[]])[0])
-    for message in run["messages"]:
-        if "wav" in message:
-            start, stop = next(bounds)
-            parts: tuple[SensedPart, ...] = (SensedPart(audio=of_torch(tensors["input_embeds"][start:stop].clone())),)
-        else:
-            parts = (SensedPart(text=message["text"]),)
-        messages.append(SensedMessage(role=message["role"], parts=parts))
-    return ChatSensed(messages=tuple(messages), options=Options(greedy=True), max_tokens=max_tokens, spoken=True)
-
-
 @pytest.mark.parametrize("name", CHATS)
 def test_the_prompt_is_the_recorded_one(name: str, goldens: Path, llm: OverTransformers) -> None:
     run = json.loads((goldens / name / "run.json").read_text())
     tensors = load_file(goldens / name / "tensors.safetensors")
-    *written, _ = llm.run(asked(run, tensors))
+    *written, _ = llm.run(chat_sensed(goldens, name))
     last = written[-1]
     assert isinstance(last, Written)
     assert last.input_tokens == len(run["input_ids"])
@@ -67,9 +53,8 @@ def test_the_prompt_is_the_recorded_one(name: str, goldens: Path, llm: OverTrans
 
 @pytest.mark.parametrize("name", CHATS)
 def test_an_answer_is_what_transformers_answers(name: str, goldens: Path, llm: OverTransformers) -> None:
-    run = json.loads((goldens / name / "run.json").read_text())
     tensors = load_file(goldens / name / "tensors.safetensors")
-    *written, forward = llm.run(asked(run, tensors))
+    *written, forward = llm.run(chat_sensed(goldens, name))
     whole = llm.model.generate(
         inputs_embeds=tensors["input_embeds"][None],
         max_new_tokens=96,
@@ -108,9 +93,7 @@ def test_what_was_recorded_is_a_search_with_three_beams(name: str, goldens: Path
 
 
 def test_an_answer_that_is_cut_says_so(goldens: Path, llm: OverTransformers) -> None:
-    run = json.loads((goldens / "chat_audio" / "run.json").read_text())
-    tensors = load_file(goldens / "chat_audio" / "tensors.safetensors")
-    *written, forward = llm.run(asked(run, tensors, max_tokens=2))
+    *written, forward = llm.run(chat_sensed(goldens, "chat_audio", max_tokens=2))
     assert written[-1].cut
     assert written[-1].output_tokens == 2
     assert len(as_torch(forward.payload.hidden)) == len(forward.payload.ids)
