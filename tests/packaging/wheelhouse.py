@@ -144,5 +144,6 @@ def core_at(version: Version, out: Path, root: Path = ROOT) -> Path | str:
     archive = ("git", "-C", str(root), "archive", released[0], "packages/duplex-core")
     packed = subprocess.run(archive, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as files:
-        files.extractall(out / "sources", filter="data")
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        files.extractall(out / "sources")
     return build(out / "sources" / "packages" / "duplex-core", out)

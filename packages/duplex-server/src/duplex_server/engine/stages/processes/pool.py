@@ -81,12 +81,15 @@ class Pool:
         groups: dict[str, list[Replica]] = {}
         for replica in self._replicas:
             groups.setdefault(replica.device, []).append(replica)
+        failure: StageLoadError | None = None
         try:
             async with asyncio.TaskGroup() as starting:
                 for group in groups.values():
                     starting.create_task(_start_all(group))
         except* StageLoadError as several:
-            raise _first(several) from None
+            failure = _first(several)
+        if failure is not None:  # not raised above: the first releases of Python 3.11 would wrap it in a group again
+            raise failure
 
     def place(self, session_id: str) -> None:
         """Give a session a seat; see :class:`~duplex_core.stages.StagePort`."""
