@@ -20,7 +20,7 @@ from benchmarks.engine import interruptions, report
 from benchmarks.engine.chart import chart
 from benchmarks.engine.child import running
 from benchmarks.engine.rounds import Row, Setup, crowd, frame_sizes, kind_of, measure
-from duplex_server.serving.process import run as run_process
+from duplex_server.process import run as run_process
 
 COUNTS = (1, 10, 50, 100, 200, 300)
 QUICK_COUNTS = (10, 100)

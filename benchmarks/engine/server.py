@@ -17,8 +17,8 @@ from duplex_core.plugins import load_plugins
 from duplex_server import builtins
 from duplex_server.engine.omni import DuplexOmni, EngineSettings
 from duplex_server.engine.served import prepare
+from duplex_server.process import run, settle_memory
 from duplex_server.serving.app import create_app
-from duplex_server.serving.process import run, settle_memory
 from duplex_server.serving.server import Server, address_of, listen, serve
 
 

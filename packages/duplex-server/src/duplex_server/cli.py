@@ -34,9 +34,9 @@ from duplex_server.engine.served import ModelUnavailable, ServedModel, prepare, 
 from duplex_server.engine.stages.host import StageStartError, check
 from duplex_server.logs import LogFormat, set_format
 from duplex_server.planning import describe, show
+from duplex_server.process import run, settle_memory
 from duplex_server.serving.app import create_app
 from duplex_server.serving.origins import is_loopback
-from duplex_server.serving.process import run, settle_memory
 from duplex_server.serving.server import ListenError, address_of, listen
 from duplex_server.serving.server import serve as serve_until_told
 from duplex_server.tracing import TracingUnavailable, start_tracing

@@ -31,6 +31,7 @@ from duplex_server.engine.stages.processes.channel import Channel
 from duplex_server.engine.stages.processes.driver import Driver
 from duplex_server.engine.stages.processes.framing import Buffer, Frame, FrameError, pack
 from duplex_server.engine.stages.processes.payloads import PayloadError, Payloads
+from duplex_server.process import run
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,7 @@ def main(fd: str, parent: str, name: str, level: str) -> None:
     _log_to_stderr(int(level))
     sock = socket.socket(fileno=int(fd))
     sock.set_inheritable(False)
-    with asyncio.Runner() as runner:
-        status = runner.run(Worker(sock).run())
-    sys.exit(status)
+    sys.exit(run(Worker(sock).run()))
 
 
 class Worker:

@@ -1,7 +1,7 @@
-"""How a process that serves runs: its event loop, and what its garbage collector leaves alone.
+"""How a process of the server runs: its event loop, and what its garbage collector leaves alone.
 
-Owns both choices. Called by the command line, and by the benchmarks, so that what they measure runs as the server does. Must
-never be called twice in one process.
+Owns both choices. Called by the command line, by the worker processes of stages, and by the benchmarks, so that what they measure
+runs as the server does. Must never be called twice in one process.
 """
 
 from __future__ import annotations
