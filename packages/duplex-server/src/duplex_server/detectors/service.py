@@ -7,9 +7,9 @@ telling, or let one session's trouble reach another.
 There is one batch in the worker at a time, and whatever arrives meanwhile forms the next, so batches grow
 with the load. At a middling load they would stay small, and small batches waste the processor. So a small
 batch starts no sooner than `PACE_MS` after the one before; a frame that comes after a pause, and audio that is
-behind by more than one batch takes of a session, never wait. 100 sessions in chunks of 100 ms, whole server, ms
-of a core per session-second: 6.1 at a pace of 2.5 ms, 5.3 at 5, 5.0 at 8, 4.6 at 12. A longer pace delays every
-interruption: its median is 5 ms at 5, 8 at 8 and 10 at 12.
+behind by more than one batch takes of a session, never wait. A longer pace delays every interruption: at 100
+sessions its median is 5 ms at a pace of 5 and 10 at 12, and the whole server takes less of the
+processor (`docs/benchmarks.md`).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ MAX_STEPS: Final = 8
 """Most frames of one session in one batch: bounds how long the others wait while one catches up."""
 MAX_BACKLOG_MS: Final = 60_000.0
 """Most audio of one session that may wait to be judged."""
-PACE_MS: Final = 5.0
+PACE_MS: Final = 12.0
 """Least time from the start of a small batch to the start of the next."""
 ENOUGH: Final = 16
 """Sessions from which on a batch is not small: a frame costs the network no less in larger ones."""

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import assert_never
 
 from duplex_core.errors import DuplexError, ErrorCode, error, refuse
@@ -27,10 +28,12 @@ from duplex_core.stages import (
     StageReply,
     StageRequest,
     StageRuntimeSpec,
+    StageSpec,
     StageStats,
 )
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.stages.flows import Deliver, FlowAction, Flows, Give, Withdraw, down
+from duplex_server.engine.stages.starting import accelerators, start_together
 
 log = logging.getLogger(__name__)
 
@@ -86,24 +89,30 @@ class StageHost:
         return len(self._flows)
 
     async def start(self, plan: StagePlan) -> None:
-        """Start the stages of ``plan``, in its order; when one fails, those that run are stopped.
+        """Start the stages of ``plan``, side by side where they share no accelerator; when one fails, those that run are stopped.
 
         Raises:
             StageStartError: an unknown runtime, or a stage that did not start.
         """
         check(plan, self._runtimes)
         self._flows, self._plan = Flows(plan), plan
+        up: dict[str, RunningStage] = {}
+        starts = [(accelerators(stage.resources.devices), partial(self._start, stage, up)) for stage in plan.stages]
         try:
-            for stage in plan.stages:
-                began = asyncio.get_running_loop().time()
-                try:
-                    self._stages[stage.name] = await self._runtimes[stage.runtime].start(stage, self._news)
-                except Exception as exc:
-                    raise StageStartError(f"stage {stage.name} did not start: {exc}") from exc
-                log.info("stage %s is up after %.1f s", stage.name, asyncio.get_running_loop().time() - began)
+            await start_together(starts, StageStartError)
         except BaseException:
+            self._stages = up
             await self.aclose()
             raise
+        self._stages = {stage.name: up[stage.name] for stage in plan.stages}
+
+    async def _start(self, stage: StageSpec, up: dict[str, RunningStage]) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            up[stage.name] = await self._runtimes[stage.runtime].start(stage, self._news)
+        except Exception as exc:
+            raise StageStartError(f"stage {stage.name} did not start: {exc}") from exc
+        log.info("stage %s is up after %.1f s", stage.name, asyncio.get_running_loop().time() - began)
 
     # -- seats --------------------------------------------------------------------------------------------------------
 

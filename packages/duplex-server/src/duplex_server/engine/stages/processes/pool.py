@@ -35,6 +35,7 @@ from duplex_server.engine.stages.processes.replica import Replica, State
 from duplex_server.engine.stages.processes.requests import Requests
 from duplex_server.engine.stages.processes.seats import Seating
 from duplex_server.engine.stages.processes.settings import ProcessSettings
+from duplex_server.engine.stages.starting import accelerators, start_together
 
 log = logging.getLogger(__name__)
 
@@ -73,23 +74,13 @@ class Pool:
         return [pid for replica in self._replicas if (pid := replica.pid) is not None]
 
     async def start(self) -> None:
-        """Start all replicas, and wait for them: those of one device one after the other, since loading takes the most memory.
+        """Start all replicas, and wait for them: those that share an accelerator one after the other.
 
         Raises:
             StageLoadError: one did not become ready. What runs is for :meth:`aclose`.
         """
-        groups: dict[str, list[Replica]] = {}
-        for replica in self._replicas:
-            groups.setdefault(replica.device, []).append(replica)
-        failure: StageLoadError | None = None
-        try:
-            async with asyncio.TaskGroup() as starting:
-                for group in groups.values():
-                    starting.create_task(_start_all(group))
-        except* StageLoadError as several:
-            failure = _first(several)
-        if failure is not None:  # not raised above: the first releases of Python 3.11 would wrap it in a group again
-            raise failure
+        starts = [(accelerators((replica.device,)), replica.start) for replica in self._replicas]
+        await start_together(starts, StageLoadError)
 
     def place(self, session_id: str) -> None:
         """Give a session a seat; see :class:`~duplex_core.stages.StagePort`."""
@@ -353,13 +344,3 @@ def _seats(spec: StageSpec) -> Seats:
 
 def _error(stage: str, what: str) -> ErrorInfo:
     return error(ErrorCode.ENGINE_ERROR, f"the model's stage {stage} {what}")
-
-
-async def _start_all(replicas: list[Replica]) -> None:
-    for replica in replicas:
-        await replica.start()
-
-
-def _first(several: BaseExceptionGroup[StageLoadError]) -> StageLoadError:
-    found = several.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found
