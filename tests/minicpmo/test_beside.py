@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import soundfile
 
 from duplex_core.testing.speech import burst
 from tests.minicpmo.conftest import TURN, WRITTEN
@@ -28,6 +29,7 @@ WHOLE = "".join(TURN)
 SPEECH = burst(2000.0, INPUT_HZ)
 """Loud enough for the checkpoint, and its seconds are the model's."""
 QUIET = bytes(2 * INPUT_HZ)
+SHORT = base64.b64encode(wav(burst(100.0, INPUT_HZ), INPUT_HZ)).decode()
 
 
 def picture() -> str:
@@ -130,6 +132,7 @@ async def test_a_session_that_is_silent_hears_nothing_of_what_is_said_to_another
         ({"temperature": 0}, "session.options.temperature", "must be more than 0, not 0"),
         ({"forced_listen": -1}, "session.options.forced_listen", "must be at least 0, not -1"),
         ({"reference_audio": "bm8gd2F2"}, "session.options.reference_audio", "must be a wav or flac file"),
+        ({"reference_audio": SHORT}, "session.options.reference_audio", "the reference voice lasts 0.10 s; it has to"),
         ({"max_slices": 10}, "session.options.max_slices", "must be at most 9, not 10"),
         ({"temprature": 0.5}, "session.options.temprature", "is no option of this model"),
         (
@@ -146,16 +149,30 @@ async def test_options_that_cannot_be_are_refused_by_name(
         await caller.send("session.update", session={"type": "realtime", "options": options})
         error = (await caller.until("error"))["error"]
         await caller.close()
-    assert error["param"] == named
+    assert (error["param"], error["code"], error["type"]) == (named, "invalid_value", "invalid_request_error")
     assert message in error["message"], error
 
 
-async def test_a_voice_that_cannot_be_read_ends_its_session_with_the_reason(served: Served) -> None:
-    short = base64.b64encode(wav(burst(100.0, INPUT_HZ), INPUT_HZ)).decode()
-    async with call(served, options={"reference_audio": short}) as caller:
-        error = (await caller.until("error"))["error"]
-        await caller.until("session.closed")
-    assert "the reference voice lasts 0.10 s; it has to last between 0.5 and 30 s" in error["message"]
+async def test_a_voice_that_cannot_be_read_ends_its_session_as_its_sender_s_fault_and_frees_its_slot(
+    served: Served,
+) -> None:
+    """Its header is in order, so that it is read; that it holds no sound is found by a stage."""
+    file = io.BytesIO()
+    soundfile.write(file, np.full(INPUT_HZ, np.nan), INPUT_HZ, format="WAV", subtype="FLOAT")
+    unreadable = base64.b64encode(file.getvalue()).decode()
+    for _ in range(4):  # one more than there are seats
+        async with call(served, microphone=False, options={"reference_audio": unreadable}) as caller:
+            error = (await caller.until("error"))["error"]
+            closed = await caller.until("session.closed")
+        assert error["message"] == "the reference voice holds values that are no numbers"
+        assert (error["code"], error["param"]) == ("invalid_value", "session.options.reference_audio")
+        assert error["type"] == "invalid_request_error"
+        assert not error.get("retryable")
+        assert closed["error"]["code"] == "invalid_value"
+    async with call(served, microphone=False) as caller:
+        await question(caller, "Is anybody there?")
+        spoken(await caller.answered(1))
+        await caller.close()
 
 
 async def test_a_written_question_is_answered_aloud_without_a_microphone(served: Served) -> None:

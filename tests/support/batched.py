@@ -14,12 +14,15 @@ from typing import Any
 
 import msgspec
 
+from duplex_core.errors import ErrorCode, error
 from duplex_core.stages import Forward, LinkKind, Resources, StageSpec
 from duplex_core.tensors import Tensor
 from duplex_core.workers import SlotResult, SlotWork
 
 FACTORY = "tests.support.batched:ScriptWorker"
 PAYLOADS = "tests.support.batched:Payload"
+DECLINED = error(ErrorCode.INVALID_VALUE, "that is no word of ours", param="session.options.word")
+"""What a request that asks to be declined is told."""
 TOO_LARGE = (64 << 20) + 1
 """More bytes than may be sent beside tensors."""
 
@@ -128,6 +131,9 @@ class ScriptWorker:
 
     def _refuse(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
         return SlotResult(slot=slot, failed="no words today")
+
+    def _decline(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
+        return SlotResult(slot=slot, failed=DECLINED)
 
     def _raise(self, slot: int, ask: Ask, begun: int, together: int) -> SlotResult:
         raise ValueError("no such word")

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from duplex_core.errors import DuplexError
+from duplex_core.errors import DuplexError, ErrorCode, refuse
 from duplex_core.stages import Forward, LinkKind
 from duplex_core.tensors import Tensor
 from duplex_core.workers import Append, Emit, EngineSettings, ProgramStep, Sampling, Segment
@@ -30,11 +30,15 @@ SPOKEN = 5
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Appends to run. With ``speak`` each one's hidden states go to the talker. With ``catch`` a full context is told of."""
+    """Appends to run. With ``speak`` each one's hidden states go to the talker. With ``catch`` a full context is told of.
+
+    With ``decline`` the request is refused after the appends, for what a client would have sent.
+    """
 
     appends: tuple[Append, ...]
     speak: bool = False
     catch: bool = False
+    decline: bool = False
 
 
 class Speak(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -80,6 +84,8 @@ class Session:
             yield Emit(payload=Gave(segment=segment))
             if payload.speak and segment.hidden is not None:
                 yield Emit(payload=Forward(kind=LinkKind.HIDDEN_STATES, payload=Speak(hidden=segment.hidden)))
+        if payload.decline:
+            raise refuse(ErrorCode.INVALID_VALUE, "that is no word of ours", param="session.options.word")
 
 
 def spoken(hidden: Tensor) -> Append:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from duplex_core.errors import ErrorCode, ErrorInfo, error
 from duplex_core.tensors import Tensor
 
 # -- torch: slots and batched steps ------------------------------------------------------------------------------------
@@ -32,14 +33,21 @@ class SlotResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a step gave for one slot.
 
     ``outputs`` are payloads for the session, or :class:`~duplex_core.stages.Forward` for the links. ``done`` ends the request;
-    until then the slot takes part in the next step as well. ``failed`` refuses this slot's request with a sentence, and only
-    that; the slot is left as if the request had never been.
+    until then the slot takes part in the next step as well. ``failed`` refuses this slot's request, and only that; the slot is
+    left as if the request had never been. A sentence alone is a fault of the stage (``engine_error``, which a client may try
+    again); what is the client's to change is an :class:`~duplex_core.errors.ErrorInfo` whose code says so, such as
+    ``invalid_value`` with the ``param`` that is at fault.
     """
 
     slot: int
     outputs: tuple[Any, ...] = ()
     done: bool = True
-    failed: str | None = None
+    failed: str | ErrorInfo | None = None
+
+    @property
+    def refusal(self) -> ErrorInfo | None:
+        """What the session is told when the request was refused."""
+        return error(ErrorCode.ENGINE_ERROR, self.failed) if isinstance(self.failed, str) else self.failed
 
 
 class BatchedWorker(Protocol):
@@ -175,7 +183,8 @@ class EngineSession(Protocol):
         and feeds it again to a new request when the next append comes, so the program only keeps its own books right.
 
         Raises:
-            DuplexError: something that can be expected to go wrong did; the request fails with it. A full context is raised
+            DuplexError: something that can be expected to go wrong did; the request fails with its ``info``, whose code says
+                whether that is the client's to change (:func:`~duplex_core.errors.refuse` makes one). A full context is raised
                 *into* the generator, at the append that would not fit, as :class:`duplex_core.errors.DuplexError` with code
                 ``context_length_exceeded``; nothing of that append has been fed.
         """

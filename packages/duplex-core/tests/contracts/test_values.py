@@ -25,6 +25,7 @@ from duplex_core.items import (
     misplaced_part,
 )
 from duplex_core.ledger import PlaybackLedger
+from duplex_core.workers import SlotResult
 
 
 @pytest.mark.parametrize(
@@ -141,3 +142,10 @@ def test_an_error_quotes_nobody_at_length() -> None:
     assert len(info.param or "") == MAX_PARAM_CHARS
     short = error(ErrorCode.ITEM_NOT_FOUND, "m" * MAX_MESSAGE_CHARS, param="p" * MAX_PARAM_CHARS)
     assert (short.message, short.param) == ("m" * MAX_MESSAGE_CHARS, "p" * MAX_PARAM_CHARS)
+
+
+def test_a_sentence_is_a_fault_of_the_stage_and_a_code_says_whose_it_is() -> None:
+    assert SlotResult(slot=0).refusal is None
+    assert SlotResult(slot=0, failed="no words").refusal == error(ErrorCode.ENGINE_ERROR, "no words")
+    theirs = error(ErrorCode.INVALID_VALUE, "no word", param="session.options.word")
+    assert SlotResult(slot=0, failed=theirs).refusal == theirs

@@ -1,11 +1,14 @@
-"""The errors of this package that are about what an operator hands over.
+"""The errors of this package that are about what somebody hands over: an operator a checkpoint, a client its input.
 
-Owns: `CheckpointError`. Raised by: the readers of a checkpoint. Never: imports a tensor library.
+Owns: `CheckpointError`, raised by the readers of a checkpoint; `InputError` and its kinds, raised by whatever takes a client's
+input in, in the session's options and in the stages' workers alike. Never: imports a tensor library.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from duplex_core.errors import ErrorCode, ErrorInfo, error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,3 +26,24 @@ class CheckpointError(ValueError):
         super().__init__(f"{path}: {problem}")
         self.path = path
         self.problem = problem
+
+
+class InputError(ValueError):
+    """What a client sent cannot be used; the message tells why, for whoever sent it.
+
+    Attributes:
+        param: The field of the wire that it came in, where there is only one.
+    """
+
+    param: ClassVar[str | None] = None
+
+    @property
+    def info(self) -> ErrorInfo:
+        """What the client is told: that it is its own to change, and where."""
+        return error(ErrorCode.INVALID_VALUE, str(self), param=self.param)
+
+
+class RecordingError(InputError):
+    """A recording cannot serve as a reference voice."""
+
+    param = "session.options.reference_audio"

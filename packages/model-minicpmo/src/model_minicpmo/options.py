@@ -13,13 +13,14 @@ from typing import Annotated, Literal
 import pydantic
 
 from model_minicpmo.payloads import Options
+from model_minicpmo.voice_file import open_recording
 
 MAX_VOICE_BYTES = 8 * 1024 * 1024
 """Most bytes of a reference voice."""
 
 
-def _wav(value: str | None) -> str | None:
-    """Refuse what cannot be a wav file; it is read when the session begins."""
+def _voice(value: str | None) -> str | None:
+    """Refuse what its header shows to be no voice. Its sound is decoded when the session begins, and may be refused then."""
     if value is None:
         return None
     try:
@@ -30,7 +31,8 @@ def _wav(value: str | None) -> str | None:
         raise ValueError("must be a wav or flac file in base64, or a data: URL of one")
     if len(content) > MAX_VOICE_BYTES:
         raise ValueError(f"has {len(content)} bytes; a reference voice may have {MAX_VOICE_BYTES}")
-    return value
+    with open_recording(content):
+        return value
 
 
 class SessionOptions(pydantic.BaseModel):
@@ -63,7 +65,7 @@ class SessionOptions(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    reference_audio: Annotated[str | None, pydantic.AfterValidator(_wav)] = None
+    reference_audio: Annotated[str | None, pydantic.AfterValidator(_voice)] = None
     system_prompt: str | None = pydantic.Field(default=None, max_length=20_000)
     forced_listen: int = pydantic.Field(default=0, ge=0, le=60)
     greedy: bool = False

@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from model_minicpmo.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -65,12 +67,13 @@ def plan_views(size: Size, *, settings: PreprocessorConfig, max_slices: int | No
         max_slices: The most slices wanted; the checkpoint's own number by default. 1 asks for the overview alone.
 
     Raises:
-        ValueError: The picture has no area, is more than a hundred times longer than wide, or less than one slice is asked for.
+        InputError: The picture has no area, or is more than a hundred times longer than wide.
+        ValueError: Less than one slice is asked for.
     """
     most = settings.max_slice_nums if max_slices is None else max_slices
     width, height = size
     if min(size) < 1 or max(size) > 100 * min(size):
-        raise ValueError(
+        raise InputError(
             f"a picture of {width} by {height} pixels cannot be shown: its sides must be within a factor of 100"
         )
     if most < 1:

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from duplex_core.errors import ErrorCode, ErrorInfo
 from duplex_core.stages import Forward, LinkKind
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch, of_torch
@@ -122,6 +123,13 @@ def forwarded(result: SlotResult) -> Any:
     assert result.done
     assert result.failed is None
     return forward.payload
+
+
+def theirs(result: SlotResult) -> str | None:
+    """The field that is named by a refusal of what a client sent."""
+    assert isinstance(result.failed, ErrorInfo)
+    assert (result.failed.code, result.failed.retryable) == (ErrorCode.INVALID_VALUE, False)
+    return result.failed.param
 
 
 def sense(made: SensesWorker, slot: int, payload: Any) -> Any:
@@ -232,7 +240,8 @@ def test_a_bad_input_fails_alone_and_leaves_its_stream_as_it_was(worker: SensesW
         s1=unit(noise(2), pictures=(picture(),)),
         s2=unit(noise(3)[:-1], 3),
     )
-    assert "200 bytes cannot be decoded as a picture" in given["s0"].failed
+    assert theirs(given["s0"]) is None
+    assert "200 bytes cannot be decoded as a picture" in given["s0"].failed.message
     assert given["s2"].failed == "unit 3 has 15999 samples; a unit has 16000"
     assert len(given["s1"].pictures) == 1
     again = [sense(worker, 0, unit(noise(seed))).audio for seed in (1, 2)]
@@ -254,7 +263,8 @@ def test_a_bad_input_fails_alone_and_leaves_its_stream_as_it_was(worker: SensesW
 )
 def test_a_broken_voice_fails_its_own_opening(worker: SensesWorker, reference: bytes, told: str) -> None:
     given = step(worker, s0=Open(prompt="", options=OPTIONS, reference=reference), s1=unit(noise(1)))
-    assert told in given["s0"].failed
+    assert theirs(given["s0"]) == "session.options.reference_audio"
+    assert told in given["s0"].failed.message
     assert isinstance(given["s1"], Sensed)
 
 
@@ -349,22 +359,28 @@ def clip_of(worker: SensesWorker, slot: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "told", "ours"),
     [
-        (ChatPart(samples=of_torch(torch.zeros(1280))), "has 1280 samples; to be heard it needs 1281"),
-        (ChatPart(samples=of_torch(torch.zeros(2, 8000))), "has to be float32 [n], not float32 [2, 8000]"),
-        (ChatPart(samples=of_torch(torch.zeros(8000, dtype=torch.int16))), "not int16 [8000]"),
-        (ChatPart(samples=of_torch(torch.full((8000,), torch.inf))), "holds values that are no numbers"),
-        (ChatPart(picture=b"GIF89a"), "6 bytes cannot be decoded as a picture"),
-        (ChatPart(picture=picture(size=(1010, 10))), "its sides must be within a factor of 100"),
+        (ChatPart(samples=of_torch(torch.zeros(1280))), "has 1280 samples; to be heard it needs 1281", False),
+        (ChatPart(samples=of_torch(torch.zeros(2, 8000))), "has to be float32 [n], not float32 [2, 8000]", True),
+        (ChatPart(samples=of_torch(torch.zeros(8000, dtype=torch.int16))), "not int16 [8000]", True),
+        (ChatPart(samples=of_torch(torch.full((8000,), torch.inf))), "holds values that are no numbers", True),
+        (ChatPart(picture=b"GIF89a"), "6 bytes cannot be decoded as a picture", False),
+        (ChatPart(picture=picture(size=(1010, 10))), "its sides must be within a factor of 100", False),
     ],
     ids=["short", "stereo", "integers", "not-a-number", "no-picture", "narrow"],
 )
-def test_a_bad_part_fails_its_own_chat(worker: SensesWorker, part: ChatPart, told: str) -> None:
+def test_a_bad_part_fails_its_own_chat(worker: SensesWorker, part: ChatPart, told: str, ours: bool) -> None:
+    """What only the session could have got wrong is a fault of the engine; the rest is the client's to change."""
     good = ChatPart(samples=of_torch(noise(3)))
     chat = Chat(messages=(ChatMessage(role="user", parts=(good, part)),), options=OPTIONS)
     failed = sense(worker, 0, chat)
-    assert told in failed.failed
+    if ours:
+        assert told in failed.failed
+        assert failed.refusal.code is ErrorCode.ENGINE_ERROR
+    else:
+        assert theirs(failed) is None
+        assert told in failed.failed.message
     assert not worker._chats
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from model_minicpmo.errors import CheckpointError
+from model_minicpmo.errors import CheckpointError, RecordingError
 from model_minicpmo.gpu.checkpoint import Token2WavFiles, find_token2wav
 from model_minicpmo.gpu.token2wav.noise import SeededNoise
 from model_minicpmo.gpu.token2wav.synthesis import Chunk, load_token2wav
-from model_minicpmo.gpu.voice.reader import VoiceError, VoiceReader
+from model_minicpmo.gpu.voice.reader import VoiceReader
 from model_minicpmo.gpu.voice.resample import resample
 from model_minicpmo.gpu.voice.spectra import prompt_frames, speaker_frames, speech_frames
 from model_minicpmo.testing.checkpoint import write_checkpoint
@@ -83,15 +83,15 @@ def test_a_voice_that_was_read_speaks(files: Token2WavFiles) -> None:
 
 @pytest.mark.parametrize("seconds", [0.4, 31.0])
 def test_too_short_and_too_long_are_refused_with_their_length(files: Token2WavFiles, seconds: float) -> None:
-    with pytest.raises(VoiceError, match=rf"lasts {seconds:.2f} s; it has to last between 0.5 and 30 s"):
+    with pytest.raises(RecordingError, match=rf"lasts {seconds:.2f} s; it has to last between 0.5 and 30 s"):
         VoiceReader(files).read(_recording(16_000, seconds), rate=16_000)
 
 
 def test_stereo_and_no_numbers_are_refused(files: Token2WavFiles) -> None:
     reader = VoiceReader(files)
-    with pytest.raises(VoiceError, match="mono"):
+    with pytest.raises(RecordingError, match="mono"):
         reader.read(np.zeros((16_000, 2), dtype=np.float32), rate=16_000)
-    with pytest.raises(VoiceError, match="no numbers"):
+    with pytest.raises(RecordingError, match="no numbers"):
         reader.read(np.full(16_000, np.nan, dtype=np.float32), rate=16_000)
 
 

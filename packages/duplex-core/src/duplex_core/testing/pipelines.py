@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from duplex_core.errors import DuplexError, ErrorCode, error
+from duplex_core.errors import DuplexError
 from duplex_core.stages import StageWorker
 from duplex_core.workers import BatchedWorker, EngineProgram, EngineSession, SlotWork
 
@@ -81,8 +81,8 @@ class Batched:
         work = SlotWork(slot=slot, payload=payload)
         while True:
             (result,) = self._worker.step((work,))
-            if result.failed is not None:
-                raise DuplexError(error(ErrorCode.ENGINE_ERROR, result.failed))
+            if result.refusal is not None:
+                raise DuplexError(result.refusal)
             for output in result.outputs:
                 emit(output)
             if result.done:

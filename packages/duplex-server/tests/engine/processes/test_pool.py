@@ -15,7 +15,7 @@ from duplex_core.tensors import Tensor
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.stages.loading import StageLoadError
 from duplex_server.engine.stages.processes.runtime import start
-from tests.support.batched import TOO_LARGE, Ask, Said, spec
+from tests.support.batched import DECLINED, TOO_LARGE, Ask, Said, spec
 from tests.support.pools import DRIVER, QUICK, chat, request, running
 
 
@@ -280,6 +280,19 @@ async def test_a_fault_of_one_request_is_that_requests_alone(
         assert await news.text("next") == "2"
         assert pool.healthy()
     assert caplog.records
+
+
+async def test_a_refusal_keeps_the_code_that_the_worker_gave_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(spec()) as (pool, news):
+        pool.place("a")
+        pool.submit(request("a", "bad", "decline"))
+        pool.submit(request("a", "next"))
+        failed = await news.answer("bad")
+        assert isinstance(failed, StageFailed)
+        assert (failed.error, failed.fatal) == (DECLINED, False)
+        assert not failed.error.retryable
+        assert await news.text("next") == "1"
+    assert "request bad was refused: that is no word of ours" in caplog.text
 
 
 @pytest.mark.parametrize("payload", [object(), {"type": "ask", "do": 7}, Ask(do="x" * TOO_LARGE)])

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from duplex_core.errors import ErrorCode, ErrorInfo, error
 from duplex_core.fence import Fence
 from duplex_core.stages import Lane, StageRequest
 from duplex_core.workers import SlotResult, SlotWork
 from duplex_server.engine.stages.batched.slots import Answer, Slots, WrongAnswers
 
 GATHER_S = 0.002
+OTHERS_FAULT = error(ErrorCode.INVALID_VALUE, "that is no word", param="session.options.word")
 
 
 def request(who: str, request_id: str = "r", payload: Any = "frame") -> StageRequest:
@@ -107,6 +109,7 @@ def test_a_worker_that_answers_other_slots_is_at_fault(answered: list[int]) -> N
         (None, "returned a NoneType, not a list"),
         (["no"], "returned 'no', not a SlotResult"),
         ([SlotResult(slot=0, outputs=7)], r"outputs=7.* not a SlotResult with a tuple of outputs"),  # type: ignore[arg-type]
+        ([SlotResult(slot=0, failed=OSError("gone"))], r"refused a request with OSError\('gone'\), not a sentence"),  # type: ignore[arg-type]
     ],
 )
 def test_what_a_step_returned_instead_of_results_is_named(answered: Any, match: str) -> None:
@@ -212,12 +215,20 @@ def test_the_pause_between_two_requests_is_no_gap_where_there_are_no_frames() ->
     assert "jitter" not in samples
 
 
-def test_a_refused_request_ends_and_leaves_the_others() -> None:
+@pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        ("too long", error(ErrorCode.ENGINE_ERROR, "too long")),
+        (OTHERS_FAULT, OTHERS_FAULT),
+    ],
+    ids=["a-sentence", "a-code"],
+)
+def test_a_refused_request_ends_and_leaves_the_others(failed: str | ErrorInfo, told: ErrorInfo) -> None:
     made = slots("a", "b")
     submit(made, "a", at=1.0)
     submit(made, "b", at=1.0)
     work = made.begin(1.0)
-    refused = SlotResult(slot=work[0].slot, failed="too long", done=False)
+    refused = SlotResult(slot=work[0].slot, failed=failed, done=False)
     answers = made.finish([refused, SlotResult(slot=work[1].slot, done=False)], 1.1)
-    assert [(each.failed, each.metrics is not None) for each in answers] == [("too long", True), (None, False)]
+    assert [(each.failed, each.metrics is not None) for each in answers] == [(told, True), (None, False)]
     assert made.queued == 1

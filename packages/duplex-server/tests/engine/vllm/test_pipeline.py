@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from duplex_core.errors import ErrorCode
+from duplex_core.errors import ErrorCode, error
 from duplex_core.stages import Purpose
 from duplex_core.tensors import Tensor
 from duplex_core.workers import Append, Sampling, SegmentEnd
@@ -157,6 +157,20 @@ async def test_a_full_context_is_the_sessions_own_matter(stages: Any, checkpoint
     assert close(answer.segments[0].hidden, hidden)
     for each in (full, other):
         each.end()
+
+
+async def test_a_refusal_keeps_the_code_that_the_program_gave_it(stages: Any, checkpoints: Any) -> None:
+    """As one of the torch runtime's workers does: what is the client's to change is told as such. The session goes on."""
+    reference, thinker = pipeline.Reference(checkpoints.thinker), stages.thinker
+    thinker.driver.place("declined")
+    with pytest.raises(Failed) as refused:
+        await thinker.ask("declined", pipeline.Work(appends=(tokens(3, 4),), decline=True))
+    told = error(ErrorCode.INVALID_VALUE, "that is no word of ours", param="session.options.word")
+    assert refused.value.info == told
+    assert not told.retryable
+    reference.append(tokens(3, 4))
+    assert list((await thinker.append("declined", tokens(6))).ids) == reference.append(tokens(6))[0]
+    thinker.driver.release("declined")
 
 
 async def test_the_last_token_can_be_dropped(stages: Any, checkpoints: Any) -> None:

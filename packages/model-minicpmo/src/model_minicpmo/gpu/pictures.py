@@ -15,6 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from model_minicpmo.config import PreprocessorConfig
+from model_minicpmo.errors import InputError
 from model_minicpmo.slicing import plan_views
 
 MOST_PIXELS = 64_000_000
@@ -42,21 +43,21 @@ def decode_picture(encoded: bytes) -> Image.Image:
     Other formats are refused: their decoders raise all kinds of errors on broken files, or start other programs.
 
     Raises:
-        ValueError: The bytes are no picture, are cut short, or have too many pixels.
+        InputError: The bytes are no picture, are cut short, or have too many pixels.
     """
     try:
         picture = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
         if picture.width * picture.height > MOST_PIXELS:
-            raise ValueError(
+            raise InputError(
                 f"a picture of {picture.width} by {picture.height} pixels is too large; {MOST_PIXELS} are the most"
             )
         return picture.convert("RGB")
     except UnidentifiedImageError as error:
-        raise ValueError(
+        raise InputError(
             f"these {len(encoded)} bytes cannot be decoded as a picture: they are no PNG or JPEG"
         ) from error
     except (Image.DecompressionBombError, OSError, SyntaxError) as error:
-        raise ValueError(f"these {len(encoded)} bytes cannot be decoded as a picture: {error}") from error
+        raise InputError(f"these {len(encoded)} bytes cannot be decoded as a picture: {error}") from error
 
 
 def cut(picture: Image.Image, *, settings: PreprocessorConfig, max_slices: int | None = None) -> list[Strip]:

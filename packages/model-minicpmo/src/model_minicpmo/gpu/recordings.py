@@ -1,37 +1,27 @@
 """Recordings of somebody's voice: files become samples, and the checkpoint's own default voice is found.
 
-Owns: decoding (soundfile), resampling (soxr, as librosa does it in the published examples), what a reference voice may be, and
-where a checkpoint keeps its own.
+Owns: decoding, resampling (soxr, as librosa does it in the published examples), and where a checkpoint keeps its own. What file
+may be a voice is `voice_file`'s to say.
 Called by: the stages that hear a reference voice and speak with it. Never: knows a session, or what a recording is used for.
 """
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import soundfile
 import soxr
+
+from model_minicpmo.errors import RecordingError
+from model_minicpmo.voice_file import open_recording
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-SHORTEST_S = 0.5
-"""The shortest recording that tells a voice, in seconds."""
-LONGEST_S = 30.0
-"""The longest recording that the front end and the speech tokenizer take at once, in seconds."""
-LOWEST_HZ = 4_000
-HIGHEST_HZ = 192_000
-MOST_CHANNELS = 2
 _ENDINGS = (".wav", ".flac")
-
-
-class RecordingError(ValueError):
-    """A recording cannot serve as a reference voice; the message tells why, for whoever sent it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,32 +50,12 @@ def decode_recording(content: bytes) -> Recording:
     Raises:
         RecordingError: The bytes are no such file, or hold values that are no numbers.
     """
-    try:
-        with soundfile.SoundFile(io.BytesIO(content)) as file:
-            _check(file)
-            rate = int(file.samplerate)
-            channels: NDArray[np.float32] = file.read(dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise RecordingError(
-            f"the reference voice of {len(content)} bytes cannot be read as a wav or flac file: {error.error_string}"
-        ) from error
+    with open_recording(content) as file:
+        rate = int(file.samplerate)
+        channels: NDArray[np.float32] = file.read(dtype="float32", always_2d=True)
     if not np.isfinite(channels).all():
         raise RecordingError("the reference voice holds values that are no numbers")
     return Recording(samples=channels.mean(axis=1), rate=rate)
-
-
-def _check(file: soundfile.SoundFile) -> None:
-    """Refuse what is no voice before all of it is decoded."""
-    if not LOWEST_HZ <= file.samplerate <= HIGHEST_HZ or file.channels > MOST_CHANNELS:
-        raise RecordingError(
-            f"the reference voice has {file.channels} channels at {file.samplerate} Hz; it has to be mono or stereo at "
-            f"{LOWEST_HZ} to {HIGHEST_HZ} Hz"
-        )
-    seconds = file.frames / file.samplerate
-    if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise RecordingError(
-            f"the reference voice lasts {seconds:.2f} s; it has to last between {SHORTEST_S:g} and {LONGEST_S:g} s"
-        )
 
 
 def find_default_voice(folder: Path) -> Path | None:

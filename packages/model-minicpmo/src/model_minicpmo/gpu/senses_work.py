@@ -14,6 +14,7 @@ import torch
 from duplex_core.stages import Forward, LinkKind
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch, of_torch
+from model_minicpmo.errors import InputError
 from model_minicpmo.gpu.audio import UNIT
 from model_minicpmo.gpu.mel import CLIP, SAMPLE_RATE
 from model_minicpmo.gpu.pictures import Strip, decode_picture
@@ -227,7 +228,7 @@ def _clips(sound: Tensor, *, shortest: int) -> deque[torch.Tensor]:
     """Cut sound into clips; a last one that is too short for an embedding is left out, as in the published code."""
     samples = _sound(sound, what="sound in the chat")
     if len(samples) < shortest:
-        raise ValueError(f"sound in the chat has {len(samples)} samples; to be heard it needs {shortest}, at 16 kHz")
+        raise InputError(f"sound in the chat has {len(samples)} samples; to be heard it needs {shortest}, at 16 kHz")
     return deque(clip for clip in samples.split(CLIP) if len(clip) >= shortest)
 
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import torch
 
 from duplex_core.workers import SlotResult, SlotWork
-from model_minicpmo.errors import CheckpointError
+from model_minicpmo.errors import CheckpointError, InputError, RecordingError
 from model_minicpmo.gpu.audio import UNIT, AudioFrontEnd, AudioStream
 from model_minicpmo.gpu.checkpoint import Checkpoint, DtypeName, choose_dtype, open_checkpoint
 from model_minicpmo.gpu.hub import checkpoint_folder
 from model_minicpmo.gpu.mel import SAMPLE_RATE
-from model_minicpmo.gpu.recordings import RecordingError, decode_recording, find_default_voice
+from model_minicpmo.gpu.recordings import decode_recording, find_default_voice
 from model_minicpmo.gpu.senses_work import ChatWork, OpenWork, Piece, UnitWork
 from model_minicpmo.gpu.vision import VisionFrontEnd
 from model_minicpmo.payloads import Chat, Open, Unit
@@ -98,7 +98,8 @@ class SensesWorker:
             except ValueError as error:
                 begun.pop(item.slot, None)
                 self._chats.pop(item.slot, None)
-                failed.append(SlotResult(slot=item.slot, failed=str(error)))
+                cause = error.info if isinstance(error, InputError) else str(error)
+                failed.append(SlotResult(slot=item.slot, failed=cause))
         self._hear(pieces)
         self._see(pieces)
         return [*failed, *(self._result(slot, each, pieces[slot]) for slot, each in begun.items())]

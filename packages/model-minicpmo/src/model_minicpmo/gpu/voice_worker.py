@@ -16,20 +16,40 @@ from typing import Any, Literal
 
 import torch
 
+from duplex_core.errors import ErrorCode, error
 from duplex_core.workers import SlotResult, SlotWork
-from model_minicpmo.errors import CheckpointError
+from model_minicpmo.errors import CheckpointError, InputError, RecordingError
 from model_minicpmo.gpu.checkpoint import Checkpoint, DtypeName, find_token2wav, open_checkpoint
 from model_minicpmo.gpu.hub import checkpoint_folder
-from model_minicpmo.gpu.recordings import RecordingError, decode_recording, find_default_voice
+from model_minicpmo.gpu.recordings import decode_recording, find_default_voice
 from model_minicpmo.gpu.token2wav.chunks import Due, WaitingCodes, chat_chunks, silence_before
 from model_minicpmo.gpu.token2wav.flow import Voice as Timbre
 from model_minicpmo.gpu.token2wav.noise import SeededNoise, SourceNoise, no_noise
 from model_minicpmo.gpu.token2wav.synthesis import Chunk, StreamState, Token2Wav, load_token2wav, pcm16
-from model_minicpmo.gpu.voice.reader import VoiceError, VoiceReader
+from model_minicpmo.gpu.voice.reader import VoiceReader
 from model_minicpmo.payloads import Codes, Sound, Voice
 from model_minicpmo.rules.units import UNIT_MS
 
 log = logging.getLogger(__name__)
+
+_CANNOT_READ = error(
+    ErrorCode.UNSUPPORTED_PARAMETER,
+    "the checkpoint that is served here lacks what reads a reference voice; leave reference_audio out",
+    param=RecordingError.param,
+)
+_BRING_ONE = error(
+    ErrorCode.INVALID_VALUE,
+    "the checkpoint that is served here brings no voice of its own; send one as the option reference_audio",
+    param=RecordingError.param,
+)
+_MUTE = error(
+    ErrorCode.INTERNAL_ERROR,
+    "there is no voice to speak with: the checkpoint that is served here brings none, and lacks what reads one",
+)
+_UNSPOKEN = error(
+    ErrorCode.UNSUPPORTED_PARAMETER,
+    "the checkpoint that is served here brings no voice of its own, so a chat is answered in writing alone",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,9 +115,9 @@ class VoiceWorker:
         self._synthesis = load_token2wav(files, device=device, steps=self._steps)
         try:
             self._reader = VoiceReader(files)
-        except CheckpointError as error:
-            log.warning("voice: no session can bring a voice of its own: %s", error)
-            self._reader = error
+        except CheckpointError as lacking:
+            log.warning("voice: no session can bring a voice of its own: %s", lacking)
+            self._reader = lacking
         timbre = self._timbre if self._timbre is not None else self._own_timbre(checkpoint)
         self._own = None if timbre is None else self._synthesis.open(timbre)
         self._speakers = [_Speaker() for _ in range(slots)]
@@ -144,26 +164,28 @@ class VoiceWorker:
 
     def _take_voice(self, slot: int, voice: Voice) -> SlotResult:
         speaker = _Speaker(base=self._own, noise=self._draws(voice.seed))
+        readable = not isinstance(self._reader, CheckpointError)
+        if voice.reference and not readable:
+            return SlotResult(slot=slot, failed=_CANNOT_READ)
+        if not voice.reference and speaker.base is None:
+            return SlotResult(slot=slot, failed=_BRING_ONE if readable else _MUTE)
         if voice.reference:
-            if isinstance(self._reader, CheckpointError):
-                return SlotResult(slot=slot, failed=f"this server can read no reference voice: {self._reader}")
             try:
-                recording = decode_recording(voice.reference)
-                speaker.base = self._synthesis.open(self._reader.read(recording.samples, rate=recording.rate))
-            except (RecordingError, VoiceError) as error:
-                return SlotResult(slot=slot, failed=str(error))
-        if speaker.base is None:
-            return SlotResult(
-                slot=slot,
-                failed="the checkpoint brings no voice of its own; send one as the option reference_audio",
-            )
+                speaker.base = self._read(voice.reference)
+            except InputError as refused:
+                return SlotResult(slot=slot, failed=refused.info)
         self._speakers[slot] = speaker
         return SlotResult(slot=slot)
+
+    def _read(self, reference: bytes) -> StreamState:
+        assert isinstance(self._reader, VoiceReader), "looked at before"
+        recording = decode_recording(reference)
+        return self._synthesis.open(self._reader.read(recording.samples, rate=recording.rate))
 
     def _take_codes(self, slot: int, codes: Codes) -> SlotResult | None:
         speaker = self._speakers[slot]
         if speaker.base is None:
-            return SlotResult(slot=slot, failed="there is no voice to speak with: the checkpoint brings none")
+            return SlotResult(slot=slot, failed=_UNSPOKEN)
         if codes.chat:
             due = chat_chunks(codes.codes)
         else:
@@ -212,5 +234,5 @@ class VoiceWorker:
         try:
             recording = decode_recording(path.read_bytes())
             return self._reader.read(recording.samples, rate=recording.rate)
-        except (RecordingError, VoiceError) as error:
-            raise CheckpointError(path, str(error)) from error
+        except RecordingError as unread:
+            raise CheckpointError(path, str(unread)) from unread

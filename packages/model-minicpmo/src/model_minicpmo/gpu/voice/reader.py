@@ -15,7 +15,7 @@ import onnxruntime
 import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-from model_minicpmo.errors import CheckpointError
+from model_minicpmo.errors import CheckpointError, RecordingError
 from model_minicpmo.gpu.token2wav.flow import Voice
 from model_minicpmo.gpu.voice.resample import resample
 from model_minicpmo.gpu.voice.spectra import PROMPT_RATE, SPEECH_RATE, prompt_frames, speaker_frames, speech_frames
@@ -42,10 +42,6 @@ _NOT_LOADED = (
     errors.NotImplemented,
     errors.RuntimeException,
 )
-
-
-class VoiceError(ValueError):
-    """A recording cannot serve as a reference voice; the message tells why, for whoever sent it."""
 
 
 class VoiceReader:
@@ -75,7 +71,7 @@ class VoiceReader:
             The voice: 25 codes and 50 mel frames a second of it, and its speaker vector; float32, on the CPU.
 
         Raises:
-            VoiceError: it is too short, too long, or holds something else than numbers within a sound's range.
+            RecordingError: it is too short, too long, or holds something else than numbers within a sound's range.
         """
         _check(samples, rate)
         speech = resample(samples, rate=rate, to=SPEECH_RATE)
@@ -95,7 +91,7 @@ class VoiceReader:
             message = (
                 "the speech tokenizer found no speech token in the reference voice: is it long enough, and speech?"
             )
-            raise VoiceError(message)
+            raise RecordingError(message)
         return codes
 
 
@@ -125,16 +121,16 @@ class _Model:
 def _check(samples: NDArray[np.float32], rate: int) -> None:
     if samples.ndim != 1 or rate < 1:
         message = f"a reference voice has to be mono at a rate above 0 Hz, not {list(samples.shape)} at {rate} Hz"
-        raise VoiceError(message)
+        raise RecordingError(message)
     seconds = len(samples) / rate
     if not SHORTEST_S <= seconds <= LONGEST_S:
         message = (
             f"the reference voice lasts {seconds:.2f} s; it has to last between {SHORTEST_S:g} and {LONGEST_S:g} s"
         )
-        raise VoiceError(message)
+        raise RecordingError(message)
     if not np.isfinite(samples).all():
         message = "the reference voice holds values that are no numbers"
-        raise VoiceError(message)
+        raise RecordingError(message)
 
 
 def _as_long_as(frames: NDArray[np.float32], wanted: int) -> NDArray[np.float32]:

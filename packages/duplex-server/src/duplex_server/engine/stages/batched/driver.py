@@ -14,7 +14,6 @@ import logging
 import time
 from typing import Any, cast
 
-from duplex_core.errors import ErrorCode, error
 from duplex_core.stages import Forward, StageRequest, StageSpec
 from duplex_core.workers import BatchedWorker
 from duplex_server.engine.stages.batched.slots import Answer, Slots
@@ -139,8 +138,8 @@ class BatchedDriver:
         """Send what a step gave for one request; its last output is the final one."""
         metrics = () if answer.metrics is None else (answer.metrics,)
         if answer.failed is not None:
-            log.warning("request %s was refused: %s", answer.request.request_id, answer.failed)
-            self._sink.failed(answer.request, error(ErrorCode.ENGINE_ERROR, answer.failed), metrics=metrics)
+            log.warning("request %s was refused: %s", answer.request.request_id, answer.failed.message)
+            self._sink.failed(answer.request, answer.failed, metrics=metrics)
             return
         last = len(answer.outputs) - 1
         for index, output in enumerate(answer.outputs):

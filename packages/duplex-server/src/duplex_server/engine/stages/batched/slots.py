@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from duplex_core.errors import ErrorInfo
 from duplex_core.stages import StageMetrics, StageRequest
 from duplex_core.workers import SlotResult, SlotWork
 
@@ -27,7 +28,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     request: StageRequest
     outputs: tuple[Any, ...]
-    failed: str | None
+    failed: ErrorInfo | None
     metrics: StageMetrics | None
 
 
@@ -151,6 +152,10 @@ class Slots:
                 raise WrongAnswers(
                     f"the worker's step returned {result!r:.200}, not a SlotResult with a tuple of outputs"
                 )
+            if not isinstance(result.failed, str | ErrorInfo | None):
+                raise WrongAnswers(
+                    f"the worker's step refused a request with {result.failed!r:.200}, not a sentence or an ErrorInfo"
+                )
         if sorted(result.slot for result in results) != sorted(step):
             answered = sorted(result.slot for result in results)
             raise WrongAnswers(f"the worker was asked for a step of the slots {sorted(step)} and answered {answered}")
@@ -183,7 +188,7 @@ class Slots:
         return Answer(
             request=job.request,
             outputs=result.outputs,
-            failed=result.failed,
+            failed=result.refusal,
             metrics=self._metrics(job, now) if over else None,
         )
 
