@@ -26,6 +26,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     ``voices`` lists the names that ``voice`` may take, the first being the default; empty means that there is no choice.
     ``chat`` says that chat requests are answered, in writing; ``chat_audio_input`` and ``chat_image_input`` that one may hold
     speech or pictures, ``chat_audio_output`` that its answer may be spoken. They are apart from what sessions can do.
+    ``out_of_band`` says that a response may leave the conversation alone (``conversation: "none"``) or be made from other items
+    (``input``): a model that keeps one context for the whole session cannot forget such a response again, and says no.
     ``fixed_after_start`` names fields of :class:`~duplex_core.config.SessionConfig` that cannot change once the model has
     begun to listen.
     """
@@ -51,5 +53,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     barge_in_signal: bool = True
     turn_signal: bool = True
     input_cancel: bool = True
+    out_of_band: bool = True
     voices: tuple[str, ...] = ()
     fixed_after_start: tuple[str, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from duplex_core import commands as c
@@ -312,3 +314,14 @@ def test_the_transcript_of_the_history_is_the_audio_part() -> None:
     bench.end()
     item = bench.history[-1]
     assert getattr(item, "content", None) == (OutputAudio(transcript="One."),)
+
+
+@pytest.mark.parametrize(
+    ("params", "named"), [({"conversation": "none"}, "response.conversation"), ({"input": ()}, "response.input")]
+)
+def test_a_model_that_cannot_leave_the_conversation_alone_refuses_to(params: dict[str, Any], named: str) -> None:
+    bench = Bench(capabilities={"out_of_band": False})
+    bench.refused_with(ErrorCode.UNSUPPORTED_PARAMETER, c.ResponseCreate(response=ResponseParams(**params)), named)
+    assert not bench.told(m.Respond)
+    bench.do(c.ResponseCreate(response=ResponseParams(conversation="auto")))
+    assert bench.told(m.Respond)

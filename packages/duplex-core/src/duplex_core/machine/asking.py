@@ -50,6 +50,8 @@ class Asking:
         core = self._core
         self._output.require_idle()
         config = apply_response_params(core.config, params, core.capabilities)
+        if not core.capabilities.out_of_band:
+            _require_the_conversation(params)
         if self._waits_for_the_user(params):
             self._held = Held(config=config, metadata=params.metadata, turn=core.fence.turn)
             return
@@ -184,3 +186,17 @@ class Asking:
             output.sounding.stop_one(track, command.played_ms)
         else:
             output.interrupt(StatusReason.CLIENT_CANCELLED, heard_ms={track.item_id: command.played_ms})
+
+
+def _require_the_conversation(params: ResponseParams) -> None:
+    """Refuse a response outside the conversation, or made from other items than its own.
+
+    Raises:
+        DuplexError: it is one; ``param`` names what asks for it.
+    """
+    asked = {"conversation": params.conversation == "none", "input": params.input is not None}
+    for name, wanted in asked.items():
+        if wanted:
+            param = f"response.{name}"
+            message = f"the served model answers within the conversation alone; leave {param} out"
+            raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param=param)
