@@ -368,10 +368,11 @@ class StageRuntimeSpec:
         summary: one line for people; it says what a stage's ``factory`` must return on this runtime.
         check: raises what ``start`` would when the stage's description lacks something that the runtime needs. Called for all
             stages before any is started, and to show what would be; it loads nothing heavy. ``None``: nothing is checked.
-        start: called on the event loop for each stage of the served model, in the order of the plan. It returns when the
-            stage takes requests, with its weights loaded; loading must not block the loop. What it raises stops the
-            server's start. A stage that dies later answers its open requests with ``StageFailed(fatal=True)`` and is no
-            longer ``healthy``.
+        start: called on the event loop for each stage of the served model: those that share an accelerator one after the
+            other, in the order of the plan, the others at the same time. It returns when the stage takes requests, with its
+            weights loaded; loading must not block the loop. What it raises stops the server's start, and the starts that
+            are under way are cancelled. A stage that dies later answers its open requests with ``StageFailed(fatal=True)``
+            and is no longer ``healthy``.
     """
 
     id: str

@@ -7,7 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from duplex_core.stages import StageNews, StagePlan, StageRuntimeSpec, StageSpec
+from duplex_server.engine.metrics import EngineMetrics
+from duplex_server.engine.stages.host import TELL_S, StageHost
 from duplex_server.engine.stages.starting import accelerators, start_together
+from tests.support.linked import PlayedStage
+from tests.support.virtual_loop import in_virtual_time, settle
 
 
 class CannotLoad(Exception):
@@ -41,13 +46,7 @@ class Loading:
             self._ends[name].set_result(None)
         else:
             self._ends[name].set_exception(failure)
-        await turns()
-
-
-async def turns() -> None:
-    """Let the loop run until nobody has anything left to do but to wait."""
-    for _ in range(10):
-        await asyncio.sleep(0)
+        await settle()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ async def test_what_shares_no_accelerator_starts_side_by_side_and_the_rest_in_tu
     devices = {"a": "cuda:0", "b": "cuda:0,cuda:1", "c": "cuda:1", "d": "cuda:2", "e": "cpu"}
     several = [(accelerators((device,)), loading(name)) for name, device in devices.items()]
     starting = asyncio.create_task(start_together(several, CannotLoad))
-    await turns()
+    await settle()
     assert loading.begun == ["a", "d", "e"]
     await loading.end("a")
     assert loading.begun[3:] == ["b"]
@@ -88,7 +87,7 @@ async def test_where_none_is_named_it_may_be_any() -> None:
         (accelerators(devices), loading(name)) for name, devices in {"a": ("cuda:3",), "b": (), "c": ("cpu",)}.items()
     ]
     starting = asyncio.create_task(start_together(several, CannotLoad))
-    await turns()
+    await settle()
     assert loading.begun == ["a", "c"]
     await loading.end("a")
     assert loading.begun[2:] == ["b"]
@@ -102,7 +101,7 @@ async def test_the_first_that_fails_stops_those_that_start_and_those_that_wait()
     devices = {"a": "cuda:0", "b": "cuda:0", "c": "cuda:1"}
     several = [(accelerators((device,)), loading(name)) for name, device in devices.items()]
     starting = asyncio.create_task(start_together(several, CannotLoad))
-    await turns()
+    await settle()
     await loading.end("a", CannotLoad("no weights"))
     with pytest.raises(CannotLoad, match="no weights"):
         await starting
@@ -112,8 +111,29 @@ async def test_the_first_that_fails_stops_those_that_start_and_those_that_wait()
 async def test_what_is_not_expected_is_not_mistaken_for_it() -> None:
     loading = Loading()
     starting = asyncio.create_task(start_together([(frozenset(), loading("a"))], CannotLoad))
-    await turns()
+    await settle()
     await loading.end("a", ZeroDivisionError("a slip"))
     with pytest.raises(ExceptionGroup) as caught:
         await starting
     assert caught.group_contains(ZeroDivisionError, match="a slip")
+
+
+@in_virtual_time
+async def test_a_stage_that_takes_long_is_told_of_meanwhile_and_not_afterwards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def start(spec: StageSpec, tell: Callable[[StageNews], None]) -> PlayedStage:
+        await asyncio.sleep(2.5 * TELL_S)
+        return PlayedStage(spec, tell)
+
+    caplog.set_level("INFO")
+    runtime = StageRuntimeSpec(id="slow", summary="takes its time", start=start)
+    host = StageHost({"slow": runtime}, lambda told: None, EngineMetrics())
+    await host.start(StagePlan(stages=(StageSpec(name="thinker", factory="any:thing", runtime="slow"),)))
+    await asyncio.sleep(10 * TELL_S)
+    await host.aclose()
+    assert [record.getMessage() for record in caplog.records if "stage thinker" in record.getMessage()] == [
+        "stage thinker is still starting, for 15 s now",
+        "stage thinker is still starting, for 30 s now",
+        "stage thinker is up after 37.5 s",
+    ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import assert_never
 
@@ -36,6 +36,9 @@ from duplex_server.engine.stages.flows import Deliver, FlowAction, Flows, Give, 
 from duplex_server.engine.stages.starting import accelerators, start_together
 
 log = logging.getLogger(__name__)
+
+TELL_S = 15.0
+"""How often it is said that a stage still starts."""
 
 Told = StageReply | StageLost
 """What is told of the stages to those who have work there."""
@@ -66,6 +69,24 @@ def check(plan: StagePlan, runtimes: Mapping[str, StageRuntimeSpec]) -> None:
                 runtime.check(stage)
             except Exception as exc:
                 raise StageStartError(f"stage {stage.name} cannot start: {exc}") from exc
+
+
+@contextlib.contextmanager
+def _told_meanwhile(stage: str) -> Iterator[None]:
+    """Say now and then that a stage still starts: large weights take minutes, and nobody should think that it hangs."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    def tell() -> None:
+        nonlocal timer
+        log.info("stage %s is still starting, for %.0f s now", stage, loop.time() - began)
+        timer = loop.call_later(TELL_S, tell)
+
+    timer = loop.call_later(TELL_S, tell)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class StageHost:
@@ -107,12 +128,14 @@ class StageHost:
         self._stages = {stage.name: up[stage.name] for stage in plan.stages}
 
     async def _start(self, stage: StageSpec, up: dict[str, RunningStage]) -> None:
-        began = asyncio.get_running_loop().time()
-        try:
-            up[stage.name] = await self._runtimes[stage.runtime].start(stage, self._news)
-        except Exception as exc:
-            raise StageStartError(f"stage {stage.name} did not start: {exc}") from exc
-        log.info("stage %s is up after %.1f s", stage.name, asyncio.get_running_loop().time() - began)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with _told_meanwhile(stage.name):
+            try:
+                up[stage.name] = await self._runtimes[stage.runtime].start(stage, self._news)
+            except Exception as exc:
+                raise StageStartError(f"stage {stage.name} did not start: {exc}") from exc
+        log.info("stage %s is up after %.1f s", stage.name, loop.time() - began)
 
     # -- seats --------------------------------------------------------------------------------------------------------
 
