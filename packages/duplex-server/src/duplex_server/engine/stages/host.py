@@ -77,16 +77,16 @@ def _told_meanwhile(stage: str) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    def tell() -> None:
-        nonlocal timer
-        log.info("stage %s is still starting, for %.0f s now", stage, loop.time() - began)
-        timer = loop.call_later(TELL_S, tell)
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TELL_S)
+            log.info("stage %s is still starting, for %.0f s now", stage, loop.time() - began)
 
-    timer = loop.call_later(TELL_S, tell)
+    telling = loop.create_task(tell())
     try:
         yield
     finally:
-        timer.cancel()
+        telling.cancel()
 
 
 class StageHost:
