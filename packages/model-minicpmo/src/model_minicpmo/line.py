@@ -53,14 +53,14 @@ class UnitLine:
         """Whether one of those may still mean something."""
         return any(cut is not None and not self.is_void(cut) for cut in (self.deciding, *self._waiting))
 
-    def cut(self, pcm: bytes, fence: Fence, *, asked: bool = False, text: str = "") -> None:
-        """Put a unit at the end of the line, with the pictures of its second."""
+    def cut(self, pcm: bytes, fence: Fence, *, asked: bool = False, text: str = "", seen: bool = True) -> None:
+        """Put a unit at the end of the line, with the pictures of its second; without `seen` they stay for the next one."""
         self._serial += 1
         self._waiting.append(
             Cut(
                 serial=self._serial,
                 pcm=pcm,
-                pictures=self.buffer.pictures(),
+                pictures=self.buffer.pictures() if seen else (),
                 fence=fence,
                 text=text,
                 asked=asked,
@@ -70,8 +70,8 @@ class UnitLine:
         self.interrupted = False
 
     def ask_newest(self, fence: Fence) -> bool:
-        """Make the unit at the end of the line the one that is asked; whether there is one."""
-        if not self._waiting or self.is_void(self._waiting[-1]):
+        """Make the unit at the end of the line the one that is asked; whether there is one that can be."""
+        if not self._waiting or self._waiting[-1].interrupted or self.is_void(self._waiting[-1]):
             return False
         self._waiting[-1] = msgspec.structs.replace(self._waiting[-1], fence=fence, asked=True)
         return True

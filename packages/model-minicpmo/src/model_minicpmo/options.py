@@ -60,6 +60,9 @@ class SessionOptions(pydantic.BaseModel):
         previous_tokens: with `context`, so many tokens of what was said before are remembered.
         max_slices: into how many slices a large picture is cut.
         pictures_per_unit: how many pictures of a second are looked at, the latest ones.
+        interruption: what an interruption does: `close` makes the next unit listen and closes the turn, of which nothing is
+            remembered; `keep_talker` is the vendor's demo, whose talker speaks the next turn as if it went on with this one;
+            `drop_unit` is the vendor's published class, which does not take the next unit in and leaves the model's turn open.
         patience_ms: for how long after the last audio the model goes on listening to silence, when nobody waits for it.
     """
 
@@ -86,6 +89,7 @@ class SessionOptions(pydantic.BaseModel):
     previous_tokens: int = pydantic.Field(default=500, ge=0, le=4000)
     max_slices: int = pydantic.Field(default=1, ge=1, le=9)
     pictures_per_unit: int = pydantic.Field(default=1, ge=0, le=4)
+    interruption: Literal["close", "keep_talker", "drop_unit"] = "close"
     patience_ms: float = pydantic.Field(default=3000.0, ge=0.0, le=60_000.0)
 
     @pydantic.model_validator(mode="after")
@@ -114,4 +118,5 @@ def for_stages(chosen: SessionOptions, *, seed: int) -> Options:
         low_tokens=chosen.low_tokens,
         context_units=chosen.context_units,
         previous_tokens=chosen.previous_tokens,
+        interruption=chosen.interruption,
     )

@@ -34,6 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the session's options say about thinking and speaking; see :mod:`model_minicpmo.options` for each.
 
     ``char_limit``: end a unit's text before so many characters; 0 has no limit (the published class), 28 is the vendor's demo.
+    ``interruption``: a value of :class:`~model_minicpmo.rules.turn.Interruption`.
     """
 
     greedy: bool = False
@@ -54,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     low_tokens: int = 3500
     context_units: int = 24
     previous_tokens: int = 500
+    interruption: str = "close"
 
 
 # -- a session's opening ----------------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         hidden: last hidden states at these ids, float32 ``[n, llm hidden]``.
         opens_turn: whether a turn begins with it.
         ends_turn: whether it ends the turn.
-        abandoned: the turn is over and nothing of it is to be heard any more: forget it.
+        abandoned: the turn is over and nothing of it is to be heard any more: forget it, unless the options say otherwise.
         chat: an answer in chat, not a unit.
         draws: for tests.
     """

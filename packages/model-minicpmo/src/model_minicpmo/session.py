@@ -23,7 +23,7 @@ from model_minicpmo.line import Cut, UnitLine
 from model_minicpmo.options import SessionOptions, for_stages
 from model_minicpmo.payloads import SENSES, VOICE, Decided, Open, Orders, Sound, Unit, Voice
 from model_minicpmo.rules.silence import Continuation, SilenceView, at_deadline
-from model_minicpmo.rules.turn import TurnStep, TurnView, UnitView, at_decision, for_unit
+from model_minicpmo.rules.turn import Interruption, TurnStep, TurnView, UnitView, at_decision, for_unit
 from model_minicpmo.rules.units import UNIT_MS, silence
 from model_minicpmo.sound import file_bytes, float32
 
@@ -131,7 +131,7 @@ class MiniCPMOSession:
             return ()  # it has just begun by itself, and the two are one
         if self._line.interrupted:
             # The next unit is made to listen; that is no answer to the question, so it is not the question's unit.
-            self._line.cut(silence(), self._fence)
+            self._line.cut(silence(), self._fence, seen=False)
         text = self._new_text(respond.history)
         self._fence, self._asked = respond.fence, True
         self._answers_temperature = respond.config.temperature
@@ -185,8 +185,12 @@ class MiniCPMOSession:
                 forced_listen=self._options.forced_listen,
                 interrupted=cut.interrupted,
                 asked=cut.asked and self._asked,
+                interruption=Interruption(self._options.interruption),
             )
         )
+        if order.dropped:
+            self._line.deciding = None
+            return (m.Listen(fence=cut.fence), *self._think())
         orders = Orders(
             number=self._taken_in,
             forced=order.forced,
@@ -208,7 +212,7 @@ class MiniCPMOSession:
         )
 
     def _give_up(self) -> None:
-        """The answer is over from outside: no unit cut so far means anything, and the next one closes the turn."""
+        """The answer is over from outside: no unit cut so far means anything, and the next one closes the turn, as a rule."""
         self._line.void()
         self._asked, self._turn = False, None
 

@@ -1,146 +1,303 @@
-"""The whole loop against the recorded runs: sound and pictures in, decisions and sound out, through all four stages' workers.
+"""The whole loop against the recorded runs: a session is told each second, and says through all four stages what was recorded.
 
-The language model under the thinker is transformers' own here; on vLLM the same is shown in the tree's `tests/minicpmo`.
+The session is the model's own; its work is done at once, by the stages' own workers. The language model under the thinker is
+transformers' own here; on vLLM the same is shown in the tree's `tests/minicpmo`. Into a unit's orders are put the recorded draws
+and, since a session has one for all, the recorded number of slices; everything else is the session's.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import wave
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from duplex_core import model as m
 from duplex_core.fence import Fence
-from duplex_core.spec import Checkpoint
-from duplex_core.stages import Lane, StageOutput, StageRequest
-from duplex_core.tensors import Tensor
-from duplex_core.testing.pipelines import Batched, Worked
-from duplex_core.testing.stages import StageHost
-from model_minicpmo.gpu.token2wav.flow import Voice as Timbre
-from model_minicpmo.gpu.voice_worker import VoiceWorker
-from model_minicpmo.payloads import SENSES, VOICE, Decided, Open, Sound, Unit, Voice
-from model_minicpmo.plugin import duplex_register_models
-from model_minicpmo.settings import MiniCPMOSettings
-from model_minicpmo.sound import float32
-from model_minicpmo.testing.over_transformers import OverTransformers, language_model
-from model_minicpmo.testing.recorded import PROMPT, WINDOWS, Recording, prefix
+from duplex_core.spec import SessionContext
+from duplex_core.stages import StageRequest
+from duplex_core.torch_tensors import as_torch
+from model_minicpmo.gpu.checkpoint import open_checkpoint
+from model_minicpmo.gpu.talker import Talker, Utterance, unit_limits
+from model_minicpmo.gpu.talker_model import load_talker_model
+from model_minicpmo.payloads import Codes, Orders, Said, Sensed, Unit
+from model_minicpmo.testing.played import SPEC, RecordedHost, largest
+from model_minicpmo.testing.recorded import PROMPT, WINDOWS, Recording, is_forced, is_interruption, prefix
 
 pytestmark = pytest.mark.engines
 
-(SPEC,) = duplex_register_models()
-SAMPLES = 1e-3
+RUNS = ("duplex_greedy", "duplex_sampled", "duplex_greedy_release", *WINDOWS, "duplex_vision")
+EMBEDDINGS, HIDDEN, SAMPLES = 1e-5, 5e-5, 1e-3
 UNIT_BYTES = 32_000
+CHOSEN = (
+    "greedy",
+    "window",
+    "high_tokens",
+    "low_tokens",
+    "context_units",
+    "previous_tokens",
+    "char_limit",
+    "interruption",
+)
+"""What of a recording's options a session is told."""
+SERIAL = itertools.count()
+
+Play = Callable[..., "Played"]
 
 
-class RecordedVoice(VoiceWorker):
-    """The voice with the recording's own prompt and noise, in place of what would be read from ONNX files."""
+class Played(Recording):
+    """A session that is told a recorded run, second by second."""
 
-    def __init__(self, goldens: Path, **options: Any) -> None:
-        self._recorded = load_file(goldens / "token2wav" / "inputs.safetensors")
-        super().__init__(noise="none", default_voice=self._timbre_of(self._recorded), **options)
-
-    @staticmethod
-    def _timbre_of(recorded: dict[str, torch.Tensor]) -> Timbre:
-        return Timbre(
-            codes=recorded["prompt_tokens"][0].long(), mel=recorded["prompt_mel"][0], speaker=recorded["spk_emb"][0]
+    def __init__(self, goldens: Path, name: str, host: RecordedHost, **options: Any) -> None:
+        super().__init__(goldens, name)
+        self.host = host
+        self.session_id = f"{name}-{next(SERIAL)}"
+        self.ordered: Orders | None = None
+        self._inputs = goldens / "inputs"
+        self._fence = Fence(session_id=self.session_id)
+        self._playing: dict[str, Any] = {}
+        with wave.open(str(self._inputs / ("long.wav" if name in WINDOWS else "user.wav"))) as file:
+            self._pcm = file.readframes(file.getnframes())
+        config = msgspec.structs.replace(SPEC.session_config(host.settings), options=self._options() | options)
+        self._session = SPEC.create_session(
+            SessionContext(session_id=self.session_id, config=config, deploy=host.settings, checkpoint=host.checkpoint)
         )
+        self._tell(m.Configured(config=config, fence=self._fence))
+        self.language = host.languages[-1]
+        host.passed.clear()
 
-    def start(self, slots: int, device: str) -> None:
-        super().start(slots, device)
-        self._synthesis.noise = self._recorded["flow_rand_noise"][0]
-        assert self._timbre is not None
-        self._own = self._synthesis.open(self._timbre)
+    def second(self, unit: dict[str, Any], *, interrupted: bool = False) -> list[Any]:
+        """Tell the session a second of the recording, after an interruption where there was one; what it decided."""
+        self._playing, self.ordered = unit, None
+        number = unit["unit"]
+        told = []
+        if interrupted or is_interruption(unit):
+            self._fence = self._fence.next_epoch()
+            told += self._tell(m.Interrupted(fence=self._fence, response_id=None, heard_ms=0.0))
+        for picture in unit.get("frames", ()):
+            data = (self._inputs / picture).read_bytes()
+            told += self._tell(m.ImageArrived(data=data, at_ms=1000.0 * number, fence=self._fence))
+        pcm = self._pcm[number * UNIT_BYTES : (number + 1) * UNIT_BYTES]
+        return told + self._tell(m.AudioArrived(pcm=pcm, start_ms=1000.0 * number, fence=self._fence))
+
+    def _options(self) -> dict[str, Any]:
+        reference = (self._inputs / "reference_voice.wav").read_bytes()
+        return {
+            "system_prompt": PROMPT,
+            "reference_audio": base64.b64encode(reference).decode(),
+            "forced_listen": self.run["capability"].get("force_listen_count", 0),
+            "pictures_per_unit": 2,
+            **{name: getattr(self.options, name) for name in CHOSEN},
+        }
+
+    def _tell(self, event: m.ModelInput) -> list[Any]:
+        """Tell the session something, and all that comes of it from the stages."""
+        decided: list[Any] = []
+        inputs = [event]
+        while inputs:
+            for output in self._session.handle(inputs.pop(0), 0.0):
+                if isinstance(output, m.Submit):
+                    inputs += self.host.work(self._as_recorded(output.request))
+                elif not isinstance(output, m.WakeAt):
+                    decided.append(output)
+                if isinstance(output, m.BeginTurn):
+                    self._fence = output.fence
+        return decided
+
+    def _as_recorded(self, request: StageRequest) -> StageRequest:
+        unit = request.payload
+        if not isinstance(unit, Unit):
+            return request
+        self.ordered = unit.orders
+        orders = msgspec.structs.replace(unit.orders, draws=self.orders(self._playing).draws)
+        slices = self._playing["max_slice_nums"]
+        return msgspec.structs.replace(request, payload=msgspec.structs.replace(unit, orders=orders, max_slices=slices))
 
 
-class LoopHost(StageHost):
-    """The model's four stages on the recorded checkpoint."""
+class Compared:
+    """What passed between the stages, against what was recorded; `counts` has how much of each kind was compared."""
 
-    def __init__(self, goldens: Path) -> None:
-        folder = goldens / "checkpoint"
-        settings = MiniCPMOSettings(flow_steps=5, dtype="float32")
-        plan = SPEC.stage_plan(Checkpoint(name="golden", path=str(folder)), settings)
-        model = language_model(folder)
-        super().__init__(plan, lambda program, session: OverTransformers(model, session))
-        self._goldens = goldens
+    def __init__(self, played: Played, talker: Any) -> None:
+        self.counts: Counter[str] = Counter()
+        self._played = played
+        self._talker = talker
 
-    def _made(self, spec: Any) -> Worked:
-        if spec.name == VOICE:
-            return Batched(RecordedVoice(self._goldens, checkpoint=spec.options["checkpoint"], flow_steps=5))
-        return super()._made(spec)
+    def unit(self, unit: dict[str, Any]) -> None:
+        """Compare one unit, and forget what passed."""
+        assert self._played.ordered is not None
+        forced = is_forced(unit)
+        assert (self._played.ordered.forced, self._played.ordered.ends_turn) == (forced, is_interruption(unit))
+        if not forced:
+            logits = torch.stack(self._played.language.logits)
+            self._close(unit, "llm_logits_raw", logits, HIDDEN, rows=True)
+        for payload in self._played.host.passed:
+            match payload:
+                case Sensed(audio=audio):
+                    self._close(unit, "audio_embeds", as_torch(audio), EMBEDDINGS)
+                case Said(abandoned=False):
+                    self._said(unit, payload)
+                case Codes(abandoned=False):
+                    assert list(payload.codes) == unit["tts"]["returned"], f"unit {unit['unit']}"
+                    self.counts["codes"] += 1
+                case _:
+                    pass
+        self._played.host.passed.clear()
+
+    def wave(self, unit: dict[str, Any], pcm: bytes) -> None:
+        """Compare a unit's sound."""
+        ours = torch.from_numpy(np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768.0)
+        self._close(unit, "wav", ours, SAMPLES)
+
+    def all(self) -> None:
+        """Check that nothing of what was recorded was left out."""
+        kinds = ("audio_embeds", "llm_logits_raw", "llm_hidden", "tts_ids_in", "tts_condition", "wav")
+        recorded = {kind: sum(name.endswith("." + kind) for name in self._played.tensors) for kind in kinds}
+        assert {kind: self.counts[kind] for kind in kinds} == recorded
+        assert self.counts["codes"] == sum(bool(unit.get("tts")) for unit in self._played.units)
+
+    def _said(self, unit: dict[str, Any], said: Said) -> None:
+        assert said.hidden is not None
+        ids, hidden = torch.tensor(said.ids), as_torch(said.hidden)
+        self._close(unit, "tts_ids_in", ids, 0.0)
+        self._close(unit, "llm_hidden", hidden, HIDDEN)
+        with torch.inference_mode():
+            condition = self._talker.condition(ids, hidden, text_ends=False)
+        self._close(unit, "tts_condition", condition, HIDDEN)
+
+    def _close(
+        self, unit: dict[str, Any], kind: str, ours: torch.Tensor, tolerance: float, *, rows: bool = False
+    ) -> None:
+        recorded = self._played.tensors.get(prefix(unit) + kind)
+        if recorded is None:
+            return
+        if kind == "wav":
+            recorded = recorded.float() / 32768.0
+        if rows:  # a unit's last step, whose token is given, was not recorded
+            ours = ours[: len(recorded)]
+        assert largest(ours, recorded) <= tolerance, f"unit {unit['unit']}: {kind}"
+        self.counts[kind] += 1
 
 
 @pytest.fixture(scope="module")
-def host(goldens: Path) -> Any:
+def host(goldens: Path) -> Iterator[RecordedHost]:
     torch.set_num_threads(1)
-    running = LoopHost(goldens)
+    running = RecordedHost(goldens)
     yield running
     running.close()
 
 
-class Loop(Recording):
-    """One recorded run, played to the stages."""
-
-    def __init__(self, goldens: Path, name: str, host: StageHost) -> None:
-        super().__init__(goldens, name)
-        self.host = host
-        self.inputs = goldens / "inputs"
-        with wave.open(str(self.inputs / ("long.wav" if name in WINDOWS else "user.wav"))) as file:
-            self.pcm = file.readframes(file.getnframes())
-        reference = (self.inputs / "reference_voice.wav").read_bytes()
-        self.ask(SENSES, "open", Open(prompt=PROMPT, options=self.options, reference=reference))
-        self.ask(VOICE, "voice", Voice())
-
-    def ask(self, stage: str, request_id: str, payload: Any) -> list[Any]:
-        fence = Fence(session_id=f"{self.name}-{id(self)}")
-        request = StageRequest(stage=stage, request_id=request_id, fence=fence, lane=Lane.INPUT, payload=payload)
-        replies = list(self.host.work(request))
-        assert all(isinstance(reply, StageOutput) for reply in replies), replies
-        return [reply.payload for reply in replies if isinstance(reply, StageOutput) and not reply.final]
-
-    def unit(self, unit: dict[str, Any]) -> list[Any]:
-        number = unit["unit"]
-        pcm = self.pcm[number * UNIT_BYTES : (number + 1) * UNIT_BYTES].ljust(UNIT_BYTES, b"\0")
-        payload = Unit(
-            orders=self.orders(unit),
-            samples=Tensor(dtype="float32", shape=(len(pcm) // 2,), data=float32(pcm)),
-            pictures=tuple((self.inputs / name).read_bytes() for name in unit["frames"]),
-            max_slices=unit["max_slice_nums"],
-        )
-        return self.ask(SENSES, f"unit-{number}", payload)
+@pytest.fixture(scope="module")
+def talker(goldens: Path) -> Any:
+    return load_talker_model(open_checkpoint(goldens / "checkpoint"))
 
 
-def played(sounds: list[Sound]) -> Any:
-    return np.frombuffer(b"".join(sound.pcm for sound in sounds), dtype="<i2").astype(np.float32) / 32768.0
+@pytest.fixture
+def play(goldens: Path, host: RecordedHost) -> Iterator[Play]:
+    playing: list[Played] = []
+
+    def begin(name: str, **options: Any) -> Played:
+        playing.append(Played(goldens, name, host, **options))
+        return playing[-1]
+
+    yield begin
+    for each in playing:
+        host.release(each.session_id)
 
 
-@pytest.mark.parametrize("name", ["duplex_greedy", "duplex_window_basic", "duplex_window_context", "duplex_vision"])
-def test_every_unit_is_decided_and_sounds_as_recorded(name: str, goldens: Path, host: StageHost) -> None:
-    loop = Loop(goldens, name, host)
-    spoken = 0
-    for unit in loop.units:
-        decided, *rest = loop.unit(unit)
-        assert isinstance(decided, Decided)
-        assert (decided.listens, decided.text) == (unit["is_listen"], unit["text"])
-        wav = loop.tensors.get(prefix(unit) + "wav")
-        sounds = [each for each in rest if isinstance(each, Sound)]
-        assert bool(sounds) == (not unit["is_listen"])
-        if sounds and wav is not None:
-            expected = wav.numpy().astype(np.float32) / 32768.0
-            ours = played(sounds)
-            assert len(ours) == len(expected), f"unit {unit['unit']}"
-            assert float(np.abs(ours - expected).max()) < SAMPLES, f"unit {unit['unit']}"
-            spoken += 1
-    assert spoken == sum(prefix(unit) + "wav" in loop.tensors for unit in loop.units)
+def text_of(decided: list[Any]) -> str:
+    return "".join(each.text for each in decided if isinstance(each, m.Speak))
 
 
-def test_two_conversations_side_by_side_are_each_as_alone(goldens: Path, host: StageHost) -> None:
-    greedy, seeing = (partial(Loop, goldens, name, host)() for name in ("duplex_greedy", "duplex_vision"))
+def sound_of(decided: list[Any]) -> bytes:
+    return b"".join(each.pcm for each in decided if isinstance(each, m.Speak))
+
+
+def has(decided: list[Any], kind: type[Any]) -> bool:
+    return any(isinstance(each, kind) for each in decided)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_session_decides_and_sounds_as_recorded(name: str, play: Play, talker: Any) -> None:
+    played = play(name)
+    compared = Compared(played, talker)
+    for unit in played.units:
+        decided = played.second(unit)
+        if unit.get("break_event"):
+            assert [type(each) for each in decided] == [m.Listen]
+            assert not played.host.passed, "a unit that is dropped is given to no stage"
+            continue
+        compared.unit(unit)
+        if unit["is_listen"]:
+            assert [type(each) for each in decided] == [m.Listen], unit["unit"]
+            continue
+        assert {type(each) for each in decided} <= {m.BeginTurn, m.Speak, m.EndTurn}, decided
+        assert text_of(decided) == unit["text"]
+        assert has(decided, m.BeginTurn) == (not unit["turn_open_before"])
+        assert has(decided, m.EndTurn) == unit["end_of_turn"]
+        compared.wave(unit, sound_of(decided))
+    compared.all()
+
+
+def test_by_default_an_answer_after_an_interruption_is_spoken_anew(play: Play, talker: Any) -> None:
+    """The recorded words, and for them the codes of a talker that has said nothing before."""
+    played = play("duplex_sampled", interruption="close")
+    before, interrupted, after = played.units[:5], played.units[5], played.units[6]
+    assert interrupted["force_listen_override"]
+    assert after["tts"]["position_start"] > 0
+    for unit in (*before, interrupted):
+        played.second(unit)
+    played.host.passed.clear()
+    assert text_of(played.second(after)) == after["text"]
+    (said,) = (each for each in played.host.passed if isinstance(each, Said))
+    assert said.hidden is not None
+    (codes,) = (each.codes for each in played.host.passed if isinstance(each, Codes))
+    anew = Utterance(
+        slot=0,
+        ids=torch.tensor(said.ids),
+        hidden=as_torch(said.hidden),
+        limits=unit_limits(opens_turn=True, closes_turn=False),
+        uniform=iter(after["tts"]["u"]).__next__,
+    )
+    assert codes == Talker(talker, slots=1).say([anew])[0].codes
+    assert list(codes) != after["tts"]["returned"]
+
+
+def test_a_dropped_unit_leaves_the_model_s_turn_as_it_was(play: Play) -> None:
+    """Interrupted in an open turn: what follows is what follows without that second, and for the engine it is another answer."""
+    dropping, without = (play("duplex_greedy", interruption="drop_unit") for _ in range(2))
+    *before, dropped = dropping.units[:6]
+    assert dropped["turn_open_before"]
+    for unit in before:
+        for each in (dropping, without):
+            each.second(unit)
+    dropping.host.passed.clear()
+    assert [type(each) for each in dropping.second(dropped, interrupted=True)] == [m.Listen]
+    assert not dropping.host.passed
+    ended = False
+    for number, unit in enumerate(dropping.units[6:9]):
+        ours, theirs = dropping.second(unit), without.second(unit)
+        assert (text_of(ours), sound_of(ours)) == (text_of(theirs), sound_of(theirs))
+        assert has(ours, m.EndTurn) == has(theirs, m.EndTurn)
+        assert has(ours, m.BeginTurn) == (has(theirs, m.BeginTurn) or number == 0)
+        if number == 0:
+            assert not has(theirs, m.BeginTurn), "the model's turn is open"
+            assert text_of(ours)
+        ended = ended or has(ours, m.EndTurn)
+    assert ended, "the turn that was gone on with ends, once"
+
+
+def test_two_conversations_side_by_side_are_each_as_alone(play: Play) -> None:
+    greedy, seeing = play("duplex_greedy"), play("duplex_vision")
     for one, other in zip(greedy.units, seeing.units, strict=False):
-        for loop, unit in ((greedy, one), (seeing, other)):
-            decided, *_ = loop.unit(unit)
-            assert (decided.listens, decided.text) == (unit["is_listen"], unit["text"])
+        for played, unit in ((greedy, one), (seeing, other)):
+            decided = played.second(unit)
+            assert has(decided, m.Listen) == unit["is_listen"]
+            assert text_of(decided) == unit["text"]

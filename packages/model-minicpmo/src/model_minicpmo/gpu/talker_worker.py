@@ -24,6 +24,7 @@ from model_minicpmo.gpu.sampling import CHAT_SAMPLING, CodeSampling
 from model_minicpmo.gpu.talker import Spoken, Talker, Utterance, chat_limits, unit_limits
 from model_minicpmo.gpu.talker_model import load_talker_model
 from model_minicpmo.payloads import Codes, Said
+from model_minicpmo.rules.turn import talker_forgets
 from model_minicpmo.rules.units import UNIT_MS
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ class TalkerWorker:
         if not isinstance(payload, Said):
             return SlotResult(slot=slot, failed=f"the talker takes words of a unit, not a {type(payload).__name__}")
         if payload.abandoned:
-            self._talker.cancel(slot)
+            if talker_forgets(payload.options.interruption):
+                self._talker.cancel(slot)
             return _result(slot, Codes(number=payload.number, codes=(), abandoned=True, chat=payload.chat))
         try:
             self._talker.begin(self._utterance(slot, payload))
@@ -108,7 +110,9 @@ class TalkerWorker:
         if said.chat:
             limits = chat_limits(interleaved=self._interleaved)
         else:
-            limits = unit_limits(opens_turn=said.opens_turn, closes_turn=said.ends_turn)
+            # A turn that was abandoned and not forgotten is gone on with: its successor begins in the midst of it.
+            opens = said.opens_turn and not self._talker.length(slot)
+            limits = unit_limits(opens_turn=opens, closes_turn=said.ends_turn)
         return Utterance(
             slot=slot,
             ids=torch.tensor(said.ids, dtype=torch.long, device=weight.device),

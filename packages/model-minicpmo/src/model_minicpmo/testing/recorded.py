@@ -27,6 +27,10 @@ from model_minicpmo.payloads import (
 
 WINDOWS = {"duplex_window_basic": "basic", "duplex_window_context": "context"}
 """The runs whose window moves, and how."""
+INTERRUPTIONS = {"duplex_sampled": "keep_talker", "duplex_greedy_release": "drop_unit"}
+"""The runs that are interrupted, and what that does in the program that was recorded."""
+PUBLISHED_CLASS = frozenset({"duplex_greedy_release"})
+"""The runs of the vendor's published class, which has no limit of characters; all others are the demo's."""
 PROMPT = "Streaming Omni Conversation."
 _VOICE = slice(26, 46)
 """Where the reference voice's embeddings stand in what was fed."""
@@ -55,7 +59,8 @@ class Recording:
             low_tokens=110,
             context_units=4,
             previous_tokens=24,
-            char_limit=28,
+            char_limit=0 if name in PUBLISHED_CLASS else 28,
+            interruption=INTERRUPTIONS.get(name, "close"),
         )
 
     @property
@@ -109,6 +114,11 @@ def prefix(unit: dict[str, Any]) -> str:
 def is_forced(unit: dict[str, Any]) -> bool:
     """Tell whether a unit was made to listen."""
     return bool(unit["force_listen"] or unit["force_listen_override"])
+
+
+def is_interruption(unit: dict[str, Any]) -> bool:
+    """Tell whether an interruption came before a unit: a break, or an order to listen that is not the beginning's."""
+    return bool(unit.get("break_event") or unit.get("force_listen_override"))
 
 
 def chat_sensed(goldens: Path, name: str, *, max_tokens: int = 96) -> ChatSensed:
