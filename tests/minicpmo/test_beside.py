@@ -149,7 +149,8 @@ async def test_options_that_cannot_be_are_refused_by_name(
         await caller.send("session.update", session={"type": "realtime", "options": options})
         error = (await caller.until("error"))["error"]
         await caller.close()
-    assert (error["param"], error["code"], error["type"]) == (named, "invalid_value", "invalid_request_error")
+    code = "unknown_parameter" if "temprature" in options else "invalid_value"
+    assert (error["param"], error["code"], error["type"]) == (named, code, "invalid_request_error")
     assert message in error["message"], error
 
 
@@ -184,6 +185,71 @@ async def test_a_written_question_is_answered_aloud_without_a_microphone(served:
         await caller.close()
     for answer in (first, second):
         spoken(answer)
+
+
+async def test_an_answer_s_own_instructions_and_limit_are_kept_to(served: Served) -> None:
+    """Asked as stock clients ask for a greeting. After an answer that was cut off the next is whole again."""
+    async with call(served, microphone=False) as caller:
+        await caller.send("response.create", response={"instructions": "Greet the user."})
+        greeting = await caller.answered(1)
+        await caller.send("response.create", response={"max_output_tokens": 8})
+        cut = await caller.answered(2)
+        await caller.send("response.create")
+        whole = await caller.answered(3)
+        await caller.close()
+    spoken(greeting)
+    assert (cut.status, cut.reason, cut.text) == ("incomplete", "max_output_tokens", TURN[0] + " and shall")
+    assert cut.ms == pytest.approx(2000.0, abs=500.0)
+    spoken(whole)
+
+
+async def test_the_session_s_limit_holds_for_turns_that_the_model_takes(served: Served) -> None:
+    async with call(served, microphone=False) as caller:
+        await caller.append(QUIET)
+        await caller.send("session.update", session={"type": "realtime", "max_output_tokens": 3})
+        await caller.append(SPEECH + QUIET)
+        answer = await caller.answered(1)
+        heard = len(caller.of("response.listen"))
+        await caller.append(QUIET * 2)
+        await caller.until("response.listen", count=heard + 2)
+        await caller.close()
+    assert (answer.status, answer.reason, answer.text) == ("incomplete", "max_output_tokens", "I heard every")
+    assert len(caller.answers()) == 1
+
+
+@pytest.mark.parametrize(
+    ("type_", "field", "value"),
+    [
+        ("response.create", "output_modalities", ["text"]),
+        ("response.create", "tools", [{"type": "function", "name": "lookup"}]),
+        ("response.create", "conversation", "none"),
+        ("response.create", "input", []),
+        ("response.create", "prompt", {"id": "p"}),
+        ("response.create", "reasoning", {"effort": "low"}),
+        ("session.update", "instructions", "Be somebody else."),
+        ("session.update", "options", {"greedy": False}),
+        ("session.update", "output_modalities", ["text"]),
+        ("session.update", "tools", [{"type": "function", "name": "lookup"}]),
+        ("session.update", "truncation", "disabled"),
+        ("session.update", "audio.output.speed", 1.2),
+        ("session.update", "audio.input.transcription", {"model": "whisper-1"}),
+        ("session.update", "audio.input.noise_reduction", {"type": "near_field"}),
+    ],
+)
+async def test_what_this_model_cannot_do_is_refused_by_name_and_nothing_is_done(
+    served: Served, type_: str, field: str, value: Any
+) -> None:
+    name = type_.partition(".")[0]
+    fields: Any = value
+    for part in reversed(field.split(".")):
+        fields = {part: fields}
+    async with call(served, microphone=False) as caller:
+        await caller.send(type_, **{name: fields if name == "response" else {"type": "realtime", **fields}})
+        error = (await caller.until("error"))["error"]
+        await caller.close()
+    assert (error["code"], error["param"]) == ("unsupported_parameter", f"{name}.{field}")
+    assert not caller.answers()
+    assert len(caller.of("session.updated")) == 1
 
 
 async def question(caller: Conversation, text: str) -> None:

@@ -97,9 +97,10 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         number: its number, from 0.
         forced: listen, whatever is in it.
         ends_turn: with ``forced``, in a turn that is open: close it first (``<|turn_eos|>`` is fed), since it was interrupted.
-        text: words to take in before the audio (a text-seeded turn).
+        text: words to take in before the audio (a text-seeded turn, and an answer's own instructions).
         asked: an answer is waited for: listening is not allowed.
         temperature: of the unit's words, when it is not the options'; 0 is greedy.
+        most_tokens: text tokens that the unit may have at most; with them the turn ends. ``None`` is no limit.
         draws: for tests.
     """
 
@@ -109,6 +110,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     asked: bool = False
     temperature: float | None = None
+    most_tokens: int | None = None
     draws: Draws | None = None
 
 
@@ -147,7 +149,9 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         number: of the unit.
         listens: whether nothing is said in it.
         text: what is said in it.
+        tokens: how many text tokens that is.
         ends_turn: whether the turn is over with it.
+        cut: whether the turn is over because it had as many tokens as it might.
         ids: all ids chosen in it, with the one that ended it.
         context: positions in the context now.
         dropped_units: units that the window has dropped so far.
@@ -156,7 +160,9 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     number: int
     listens: bool
     text: str = ""
+    tokens: int = 0
     ends_turn: bool = False
+    cut: bool = False
     ids: tuple[int, ...] = ()
     context: int = 0
     dropped_units: int = 0

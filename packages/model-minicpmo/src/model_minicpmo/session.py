@@ -22,6 +22,7 @@ from duplex_core.tensors import Tensor
 from model_minicpmo.line import Cut, UnitLine
 from model_minicpmo.options import SessionOptions, for_stages
 from model_minicpmo.payloads import SENSES, VOICE, Decided, Open, Orders, Sound, Unit, Voice
+from model_minicpmo.rules.limit import tokens_left
 from model_minicpmo.rules.silence import Continuation, SilenceView, at_deadline
 from model_minicpmo.rules.turn import Interruption, TurnStep, TurnView, UnitView, at_decision, for_unit
 from model_minicpmo.rules.units import UNIT_MS, silence
@@ -44,6 +45,7 @@ class Turn:
         self.tokens = 0
         self.sounding: dict[str, int] = {}
         self.last = False
+        self.reason = m.StopReason.DONE
 
 
 class MiniCPMOSession:
@@ -59,8 +61,7 @@ class MiniCPMOSession:
         self._line = UnitLine()
         self._taken_in = 0
         self._asked = False
-        self._temperature: float | None = None
-        self._answers_temperature: float | None = None
+        self._config = self._answers_config = context.config
         self._texts: set[str] = set()
         self._turn: Turn | None = None
         self._filled_ms = 0.0
@@ -96,7 +97,7 @@ class MiniCPMOSession:
     def _configured(self, event: m.Configured) -> Sequence[m.ModelOutput]:
         """At first, give the prompt to the thinker and the voice to the voice; units are in line behind them."""
         self._fence = event.fence
-        self._temperature = event.config.temperature
+        self._config = event.config
         if self._opened:
             return ()
         self._opened = True
@@ -132,13 +133,18 @@ class MiniCPMOSession:
         if self._line.interrupted:
             # The next unit is made to listen; that is no answer to the question, so it is not the question's unit.
             self._line.cut(silence(), self._fence, seen=False)
-        text = self._new_text(respond.history)
+        text = "\n".join(filter(None, (self._own_instructions(respond), self._new_text(respond.history))))
         self._fence, self._asked = respond.fence, True
-        self._answers_temperature = respond.config.temperature
+        self._answers_config = respond.config
         tail = self._line.buffer.pad()
         if tail is not None or text or not self._line.ask_newest(respond.fence):
             self._line.cut(tail or silence(), respond.fence, asked=True, text=text)
         return self._think_and_wait(now_ms)
+
+    def _own_instructions(self, respond: m.Respond) -> str:
+        """The instructions of one answer, where they are not the session's, which stand in the prompt."""
+        own = respond.config.instructions
+        return "" if own == self._config.instructions else own
 
     def _new_text(self, history: Sequence[Item]) -> str:
         """The words that were written to the model since it was asked last."""
@@ -191,13 +197,17 @@ class MiniCPMOSession:
         if order.dropped:
             self._line.deciding = None
             return (m.Listen(fence=cut.fence), *self._think())
+        own = self._turn is None and not self._asked
+        config = self._config if own else self._answers_config
+        said = 0 if self._turn is None else self._turn.tokens
         orders = Orders(
             number=self._taken_in,
             forced=order.forced,
             ends_turn=order.ends_turn,
             text=cut.text,
             asked=order.asked,
-            temperature=self._temperature if self._turn is None and not self._asked else self._answers_temperature,
+            temperature=config.temperature,
+            most_tokens=tokens_left(config.max_output_tokens, said),
         )
         self._taken_in += 1
         samples = Tensor(dtype="float32", shape=(len(cut.pcm) // 2,), data=float32(cut.pcm))
@@ -254,7 +264,7 @@ class MiniCPMOSession:
     def _begin(self) -> Sequence[m.ModelOutput]:
         begun: list[m.ModelOutput] = []
         if not self._asked:
-            self._answers_temperature = self._temperature
+            self._answers_config = self._config
             self._fence = self._fence.next_turn()
             begun.append(m.BeginTurn(fence=self._fence))
         self._asked, self._turn = False, Turn(self._fence)
@@ -265,9 +275,10 @@ class MiniCPMOSession:
         turn = self._turn
         assert turn is not None
         turn.chars += len(decided.text)
-        turn.tokens += len(decided.ids)
+        turn.tokens += decided.tokens
         turn.sounding[request_id] = turn.chars
         turn.last = decided.ends_turn
+        turn.reason = m.StopReason.MAX_TOKENS if decided.cut else m.StopReason.DONE
         return (m.Speak(fence=turn.fence, text=decided.text),) if decided.text else ()
 
     def _sounds(self, request_id: str, pcm: bytes) -> Sequence[m.ModelOutput]:
@@ -285,7 +296,7 @@ class MiniCPMOSession:
             return ()
         self._turn = None
         usage = m.TokenUsage(input_tokens=self._taken_in, output_tokens=turn.tokens)
-        return (m.EndTurn(fence=turn.fence, usage=usage), *self._think())
+        return (m.EndTurn(fence=turn.fence, reason=turn.reason, usage=usage), *self._think())
 
     def _stage_failed(self, failure: StageFailed) -> Sequence[m.ModelOutput]:
         """A unit, or the opening, was not to be had: without an opening, or with a full context, there is no going on."""

@@ -169,6 +169,48 @@ def test_it_listens_when_forced_and_speaks_when_asked(stages: Stages) -> None:
     assert talk.hear("S", asked=True, text="What is in the user's hand?") == [TURN[0]]
 
 
+@pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "sampled"])
+def test_a_turn_is_closed_behind_the_last_token_that_it_may_have(stages: Stages, greedy: bool) -> None:
+    """As the model closes one: all of it is spoken to its end, it is not gone on with, and the next second is heard."""
+    talk = Conversation(stages, Options(greedy=greedy, seed=4))
+    first, second_words = split(TURN[0]), split(TURN[1])
+    most = len(first) + 2
+    talk.hear("S")
+    assert talk.unit("q", most_tokens=most) == TURN[0]
+    assert not talk.decided[-1].ends_turn
+    text = talk.unit("q", most_tokens=most - len(first))
+    assert text == "".join(second_words[:2]).replace("Ġ", " ")
+    cut, said = talk.decided[-1], talk.said[-1]
+    assert (cut.tokens, cut.ends_turn, cut.cut) == (2, True, True)
+    assert said is not None
+    assert (len(said.ids), said.ends_turn) == (2, True)
+    assert spoken(stages, said, seed=None).length == 0
+    tokens = stages.thinker.open("any")._layout.tokens
+    assert talk.hear("S") == [LISTENS]
+    [append] = talk.llm.appended
+    assert append.drop_last
+    assert list(append.ids[:4]) == [tokens.turn_eos, tokens.chunk_eos, tokens.unit_end, tokens.unit_start]
+    assert talk.hear("qqqq") == [*TURN, LISTENS]
+
+
+def test_a_turn_that_ends_by_itself_with_its_last_token_was_not_cut(stages: Stages) -> None:
+    talk = Conversation(stages, Options(greedy=True))
+    assert talk.hear("Sqq") == [LISTENS, *TURN[:2]]
+    last = len(split(TURN[2]))
+    assert talk.unit("q", most_tokens=last) == TURN[2]
+    assert (talk.decided[-1].tokens, talk.decided[-1].ends_turn, talk.decided[-1].cut) == (last, True, False)
+
+
+def test_a_turn_that_may_say_no_more_is_closed_without_a_word(stages: Stages) -> None:
+    talk = Conversation(stages, Options(greedy=True))
+    assert talk.hear("Sq") == [LISTENS, TURN[0]]
+    assert talk.unit("q", most_tokens=0) == ""
+    assert (talk.decided[-1].listens, talk.decided[-1].ends_turn, talk.decided[-1].cut) == (False, True, True)
+    assert talk.said[-1] is not None
+    assert (talk.said[-1].ids, talk.said[-1].ends_turn) == ((), True)
+    assert talk.hear("qSq") == [LISTENS, LISTENS, TURN[0]]
+
+
 @pytest.mark.parametrize(
     "window",
     [Options(greedy=True, window="basic", high_tokens=200, low_tokens=140), Options(greedy=True, context_units=5)],

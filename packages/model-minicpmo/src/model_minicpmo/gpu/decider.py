@@ -1,7 +1,8 @@
 """The decider of the thinker's stage: chooses every token of a unit, inside the engine.
 
-Owns: what a unit's tokens may be beside the decision rule: `<|listen|>` in an open turn, the last token of a full unit, the limit
-of characters. Called by: the vLLM runtime's logits processor, for each token; made once in the engine's process.
+Owns: what a unit's tokens may be beside the decision rule: `<|listen|>` in an open turn, the last token of a full unit, the
+limits of characters and of text tokens. Called by: the vLLM runtime's logits processor, for each token; made once in the
+engine's process.
 Never: keeps anything of a unit: what it has to know comes with each call.
 """
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from model_minicpmo.gpu.decision import DecisionRule, choose
 from model_minicpmo.gpu.tokenizer import load_tokenizer
 from model_minicpmo.payloads import Options
+from model_minicpmo.rules.limit import ends_turn
 from model_minicpmo.tokens import SpecialTokens, read_special_tokens
 
 
@@ -31,6 +33,7 @@ class UnitOrders(msgspec.Struct, frozen=True, kw_only=True):
         uniforms: two numbers in [0, 1) for each token, in order.
         turn_open: whether a turn was open when the unit began.
         asked: an answer is waited for: the unit may not begin with listening.
+        most_tokens: text tokens that the unit may have at most.
     """
 
     checkpoint: str
@@ -39,6 +42,7 @@ class UnitOrders(msgspec.Struct, frozen=True, kw_only=True):
     uniforms: tuple[float, ...]
     turn_open: bool
     asked: bool = False
+    most_tokens: int | None = None
 
 
 class UnitDecider:
@@ -89,6 +93,8 @@ class UnitDecider:
 
     @staticmethod
     def _allowed(decided: int, chosen: Sequence[int], orders: UnitOrders, tokens: SpecialTokens) -> int:
+        if chosen and decided != tokens.turn_eos and ends_turn(orders.most_tokens, _words(chosen, tokens)):
+            return tokens.chunk_eos
         if decided == tokens.listen and _turn_open(chosen, tokens, before=orders.turn_open):
             return tokens.tts_bos
         limit = orders.options.char_limit
@@ -97,6 +103,11 @@ class UnitDecider:
             if len(load_tokenizer(orders.checkpoint).decode(words, skip_special_tokens=True)) >= limit:
                 return tokens.chunk_eos
         return decided
+
+
+def _words(chosen: Sequence[int], tokens: SpecialTokens) -> int:
+    """How many of a unit's tokens so far are text: the first only says that there is some."""
+    return sum(token not in (tokens.turn_eos, tokens.tts_bos) for token in chosen[1:])
 
 
 def _turn_open(chosen: Sequence[int], tokens: SpecialTokens, *, before: bool) -> bool:

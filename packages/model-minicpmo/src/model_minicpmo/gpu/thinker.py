@@ -28,6 +28,7 @@ from model_minicpmo.gpu.hub import checkpoint_folder
 from model_minicpmo.gpu.language import ARCHITECTURE, ARCHITECTURE_NAME, write_description
 from model_minicpmo.gpu.layout import Feed, Layout
 from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Said, Sensed, at_temperature
+from model_minicpmo.rules.limit import ends_turn
 from model_minicpmo.rules.window import Span, Window, WindowPolicy, move
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,8 @@ class ThinkerSession:
             self._drop_last, self._tail = False, (tokens.unit_end,)
             words = segment.ids[1:-1] if segment.ids[-1] == tokens.chunk_eos else ()
             decided = self._decided(orders, segment, words)
+            if not decided.listens and self._turn_open and ends_turn(orders.most_tokens, decided.tokens):
+                decided = self._cut_off(decided)
             said = None if decided.listens else self._said(orders, segment, words, was_open=before)
             self._history.extend(segment.told)
         self._units.append(Span(number=orders.number, start=start, length=0, words=self._spoken(words)))
@@ -185,6 +188,7 @@ class ThinkerSession:
             uniforms=draws,
             turn_open=self._turn_open,
             asked=orders.asked,
+            most_tokens=orders.most_tokens,
         )
         return Sampling(
             max_tokens=options.max_tokens,
@@ -207,9 +211,17 @@ class ThinkerSession:
             number=orders.number,
             listens=False,
             text=self._layout.decode(spoken),
+            tokens=len(self._spoken(words)),
             ends_turn=not self._turn_open,
             ids=segment.ids,
         )
+
+    def _cut_off(self, decided: Decided) -> Decided:
+        """Close the turn behind the last token that it may have, as the model closes one: all of it is voiced to its end."""
+        tokens = self._layout.tokens
+        self._turn_open = False
+        self._drop_last, self._tail = True, (tokens.turn_eos, tokens.chunk_eos, tokens.unit_end)
+        return msgspec.structs.replace(decided, ends_turn=True, cut=True)
 
     def _said(self, orders: Orders, segment: Segment, words: tuple[int, ...], *, was_open: bool) -> Said:
         """What the talker is told: the unit's words with the hidden states at them, the first token left out."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from duplex_core.stages import StagePlan
 from duplex_core.testing.native.decision import Mind, decide
 from duplex_core.testing.native.decision import Orders as Wishes
@@ -18,6 +20,7 @@ from duplex_core.testing.pipelines import Worked
 from duplex_core.testing.speech import burst
 from duplex_core.testing.stages import StageHost
 from model_minicpmo.payloads import Chat, Decided, Open, Sound, Unit, Voice, Written
+from model_minicpmo.rules.limit import ends_turn
 
 OUTPUT_HZ = 24000
 UNIT_MS = 1000.0
@@ -62,9 +65,17 @@ class Paper:
         if thought.text is None:
             emit(Decided(number=orders.number, listens=True))
             return
-        ids = tuple(range(len(thought.text)))
-        emit(Decided(number=orders.number, listens=False, text=thought.text, ends_turn=thought.last, ids=ids))
-        emit(Sound(number=orders.number, pcm=burst(UNIT_MS, OUTPUT_HZ), ends_turn=thought.last))
+        words = thought.text.split()
+        most = len(words) if orders.most_tokens is None else orders.most_tokens
+        cut = ends_turn(orders.most_tokens, len(words)) and not (thought.last and len(words) == most)
+        if cut:
+            self._minds[session_id] = msgspec.structs.replace(thought.mind, left=0, length=0)
+        text = " ".join(words[:most]) if cut else thought.text
+        over = thought.last or cut
+        tokens = min(len(words), most)
+        ids = tuple(range(tokens))
+        emit(Decided(number=orders.number, listens=False, text=text, tokens=tokens, ends_turn=over, cut=cut, ids=ids))
+        emit(Sound(number=orders.number, pcm=burst(UNIT_MS, OUTPUT_HZ), ends_turn=over))
 
     def release(self, session_id: str) -> None:
         """Forget a session."""
