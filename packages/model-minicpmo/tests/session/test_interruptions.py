@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 import pytest
 
-from duplex_core.commands import BargeIn, InputAudioBufferCommit
+from duplex_core.commands import BargeIn, InputAudioBufferAppend, InputAudioBufferCommit, ResponseCreate, VideoFrame
 from duplex_core.config import OverlapMode, OverlapSettings, ServerVad, TurnDetection
 from duplex_core.events import (
     OutputAudioDelta,
@@ -69,9 +69,14 @@ class Talk:
             self.driver.stream(silence(100.0, RATE_HZ))
 
     @property
+    def units(self) -> list[Unit]:
+        """All units that the stages were given."""
+        return [payload for _, payload in self.host.paper.given if isinstance(payload, Unit)]
+
+    @property
     def orders(self) -> list[Orders]:
-        """The orders of all units that the stages were given."""
-        return [payload.orders for _, payload in self.host.paper.given if isinstance(payload, Unit)]
+        """Their orders."""
+        return [unit.orders for unit in self.units]
 
     @property
     def answers(self) -> list[tuple[ResponseStatus, str]]:
@@ -177,3 +182,27 @@ def test_a_question_behind_the_unit_that_an_interruption_takes_is_answered(inter
     driver.settle()
     invariants.check(driver.events)
     assert not driver.exchange.open_requests
+
+
+@pytest.mark.parametrize("interruption", Interruption)
+def test_a_question_asked_at_once_after_an_interruption_keeps_its_sound_and_its_picture(
+    interruption: Interruption,
+) -> None:
+    """A unit of silence is what the interruption takes: the question's own unit is heard and seen."""
+    talk = Talk(interruption)
+    driver = talk.driver
+    talk.until_it_speaks()
+    driver.send(BargeIn())
+    given = len(talk.units)
+    tail = burst(300.0, RATE_HZ, hz=140.0)
+    driver.send(InputAudioBufferAppend(audio=tail, video_frames=(VideoFrame(data=b"\xff\xd8jpeg"),)), ResponseCreate())
+    driver.wait_for(ResponseDone, count=2)
+    *silent, asked = talk.units[given : given + 1 + (interruption in CLOSING)]
+    assert (asked.orders.asked, asked.pictures) == (True, (b"\xff\xd8jpeg",))
+    assert any(bytes(asked.samples.data))
+    assert [(each.orders.forced, each.pictures, any(bytes(each.samples.data))) for each in silent] == (
+        [(True, (), False)] if interruption in CLOSING else []
+    )
+    assert talk.answers[1][0] is ResponseStatus.COMPLETED
+    driver.settle()
+    invariants.check(driver.events)
