@@ -6,6 +6,7 @@ model sessions and serving. Audio inside an item is plain 16-bit PCM ``bytes``; 
 
 from __future__ import annotations
 
+import base64
 import enum
 
 import msgspec
@@ -166,3 +167,18 @@ def item_text(item: Item) -> str:
     if isinstance(item, MessageItem):
         return " ".join(text for part in item.content if (text := part_text(part)))
     return item.arguments if isinstance(item, FunctionCallItem) else item.output
+
+
+def picture_bytes(image_url: str) -> bytes:
+    """The file in a picture's ``data:`` URL.
+
+    Raises:
+        ValueError: it is none, or its contents are not base64; the message says so to whoever sent it.
+    """
+    kind, _, content = image_url.partition(",")
+    if not kind.startswith("data:image/") or not kind.endswith(";base64"):
+        raise ValueError("an image must be a data: URL with a picture in base64; this server fetches nothing")
+    try:
+        return base64.b64decode(content, validate=True)
+    except ValueError as exc:
+        raise ValueError(f"the data: URL of an image is not base64: {exc}") from None

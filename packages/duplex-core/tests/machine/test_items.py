@@ -12,6 +12,7 @@ from duplex_core import model as m
 from duplex_core.config import ServerVad
 from duplex_core.errors import ErrorCode
 from duplex_core.events import (
+    ErrorEvent,
     InputCommitted,
     ItemAdded,
     ItemCreated,
@@ -152,6 +153,24 @@ def test_a_model_that_sees_gets_the_picture() -> None:
     item = MessageItem(role=Role.USER, content=(InputImage(image_url="data:image/png;base64,AA=="),))
     bench.do(c.ConversationItemCreate(item=item))
     assert len(bench.history) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://example.com/cat.png", "this server fetches nothing"),
+        ("data:text/plain;base64,AA==", "with a picture in base64"),
+        ("data:image/png,AA", "with a picture in base64"),
+        ("data:image/png;base64,AA", "is not base64"),
+        ("data:image/png;base64,A%", "is not base64"),
+    ],
+)
+def test_a_picture_that_cannot_be_got_at_is_refused(url: str, message: str) -> None:
+    bench = Bench(capabilities={"image_input": True})
+    item = MessageItem(role=Role.USER, content=(InputText(text="This:"), InputImage(image_url=url)))
+    bench.refused_with(ErrorCode.INVALID_VALUE, c.ConversationItemCreate(item=item), "item.content[1].image_url")
+    assert message in bench.of(ErrorEvent)[-1].error.message
+    assert not list(bench.history)
 
 
 def test_an_earlier_conversation_can_be_put_in() -> None:

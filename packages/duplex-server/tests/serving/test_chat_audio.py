@@ -213,6 +213,24 @@ def listening(listener: Listener, **can: Any) -> Any:
     return dataclasses.replace(spec, capabilities=lambda deploy: able)
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [("https://example.com/cat.png", "this server fetches nothing"), ("data:image/png;base64,A%", "is not base64")],
+)
+async def test_a_picture_that_cannot_be_got_at_is_refused_by_name(serving: Any, url: str, message: str) -> None:
+    content = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]
+    body = {"model": "gated", "messages": [{"role": "user", "content": content}]}
+    async with (
+        serving(listening(Listener(), chat_image_input=True)) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        answer = await client.post("/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    named = "messages[0].content[1].image_url.url"
+    assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", named)
+    assert message in error["message"]
+
+
 async def test_the_model_is_told_everything_in_order(serving: Any) -> None:
     listener = Listener()
     can = {"chat_audio_input": True, "chat_audio_output": True, "chat_image_input": True, "voices": ("ada", "bob")}

@@ -30,6 +30,7 @@ from duplex_core.items import (
     OutputAudio,
     Role,
     misplaced_part,
+    picture_bytes,
 )
 from duplex_core.machine.core import Core
 from duplex_core.machine.heard import Speech
@@ -145,6 +146,8 @@ class Editing:
             path = f"{param}.content[{index}]"
             if isinstance(part, InputImage) and not can.image_input:
                 raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, "the served model cannot see images", param=path)
+            if isinstance(part, InputImage):
+                _check_picture(part, path)
             if isinstance(part, InputText) and item.role is Role.USER and not can.text_input:
                 raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, "the served model reads no text", param=path)
             if isinstance(part, InputAudio) and not part.audio and not part.transcript:
@@ -203,3 +206,15 @@ class Editing:
         ended = int(entry.kept_ms or 0.0)
         core.emit(ItemTruncated(item_id=entry.id, content_index=CONTENT_INDEX, audio_end_ms=ended))
         self._output.sounding.tell_history()
+
+
+def _check_picture(part: InputImage, path: str) -> None:
+    """Refuse a picture that cannot be got at.
+
+    Raises:
+        DuplexError: it is no ``data:`` URL in base64.
+    """
+    try:
+        picture_bytes(part.image_url)
+    except ValueError as exc:
+        raise refuse(ErrorCode.INVALID_VALUE, str(exc), param=f"{path}.image_url") from None

@@ -28,6 +28,7 @@ from duplex_core.items import (
     OutputAudio,
     OutputText,
     Role,
+    picture_bytes,
 )
 from duplex_core.patch import OPENAI_VOICES
 from duplex_server.engine.chat import ChatRequest
@@ -356,9 +357,10 @@ class _Reader:
     def _picture(self, part: ImagePart, place: str) -> InputImage:
         if not self._can.chat_image_input:
             raise _unserved(place, "the served model sees no pictures in chat requests; send text")
-        if not part.image_url.url.startswith("data:image/"):
-            message = "an image must be a data: URL; this server fetches nothing"
-            raise refuse(ErrorCode.INVALID_VALUE, message, param=f"{place}.image_url.url")
+        try:
+            picture_bytes(part.image_url.url)
+        except ValueError as exc:
+            raise refuse(ErrorCode.INVALID_VALUE, str(exc), param=f"{place}.image_url.url") from None
         return InputImage(image_url=part.image_url.url, detail=part.image_url.detail)
 
 
