@@ -264,6 +264,25 @@ def spoken(answer: Answer) -> None:
     assert any(answer.pcm)
 
 
+async def test_a_picture_and_a_recording_in_an_item_are_taken_in_before_the_answer(served: Served) -> None:
+    """Each is a second or more that is listened to, and the last is answered; the same item says nothing a second time."""
+    recording = base64.b64encode(SPEECH + QUIET).decode()
+    shown = {"type": "input_image", "image_url": "data:image/png;base64," + picture()}
+    content = [shown, shown, {"type": "input_audio", "audio": recording}, {"type": "input_text", "text": "What is it?"}]
+    async with call(served, microphone=False) as caller:
+        item = {"type": "message", "role": "user", "content": content}
+        await caller.send("conversation.item.create", item=item)
+        await caller.send("response.create")
+        first = await caller.answered(1)
+        before = caller.of("response.listen")
+        await caller.send("response.create")
+        await caller.answered(2)
+        await caller.close()
+    assert len(before) == 3, "a picture, and two seconds of the recording"
+    assert not any(event.get("response_id") for event in before)
+    spoken(first)
+
+
 async def test_a_session_sees_what_its_camera_shows(served: Served) -> None:
     """Frames go with the second in which they came, and nothing is the worse for them."""
     async with call(served, microphone=False) as caller:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from duplex_core import model as m
 from duplex_core.config import Modality
-from duplex_core.items import InputAudio, InputImage, InputText, Item, MessageItem, item_text
+from duplex_core.items import InputAudio, InputImage, InputText, Item, MessageItem, item_text, picture_bytes
 from duplex_core.spec import SessionContext
 from duplex_core.stages import Lane, StageFailed, StageOutput, StageRequest
 from duplex_core.tensors import Tensor
 from model_minicpmo.options import SessionOptions, for_stages
 from model_minicpmo.payloads import SENSES, Chat, ChatMessage, ChatPart, Sound, Written, at_temperature
-from model_minicpmo.sound import file_bytes, float32
+from model_minicpmo.sound import float32
 
 if TYPE_CHECKING:
     from duplex_core.fence import Fence
@@ -95,7 +95,7 @@ def _message(item: Item) -> ChatMessage | None:
             samples = Tensor(dtype="float32", shape=(len(part.audio) // 2,), data=float32(part.audio))
             parts.append(ChatPart(samples=samples))
         elif isinstance(part, InputImage):
-            parts.append(ChatPart(picture=file_bytes(part.image_url)))
+            parts.append(ChatPart(picture=picture_bytes(part.image_url)))
         elif isinstance(part, InputText):
             parts.append(ChatPart(text=part.text))
         else:

@@ -23,6 +23,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     fence: Fence
     text: str = ""
     asked: bool = False
+    listened: bool = False
     interrupted: bool = False
 
 
@@ -53,7 +54,16 @@ class UnitLine:
         """Whether one of those may still mean something."""
         return any(cut is not None and not self.is_void(cut) for cut in (self.deciding, *self._waiting))
 
-    def cut(self, pcm: bytes, fence: Fence, *, asked: bool = False, text: str = "", seen: bool = True) -> None:
+    def cut(
+        self,
+        pcm: bytes,
+        fence: Fence,
+        *,
+        asked: bool = False,
+        listened: bool = False,
+        text: str = "",
+        seen: bool = True,
+    ) -> None:
         """Put a unit at the end of the line, with the pictures of its second; without `seen` they stay for the next one."""
         self._serial += 1
         self._waiting.append(
@@ -64,6 +74,7 @@ class UnitLine:
                 fence=fence,
                 text=text,
                 asked=asked,
+                listened=listened,
                 interrupted=self.interrupted,
             )
         )

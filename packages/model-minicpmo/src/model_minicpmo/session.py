@@ -14,11 +14,11 @@ from duplex_core import model as m
 from duplex_core.audio import pcm16_ms
 from duplex_core.errors import ErrorCode
 from duplex_core.fence import Fence
-from duplex_core.items import InputText, Item, MessageItem, Role
 from duplex_core.ledger import TextMark
 from duplex_core.spec import SessionContext
 from duplex_core.stages import Lane, StageFailed, StageOutput, StageRequest
 from duplex_core.tensors import Tensor
+from model_minicpmo.given import Given, GivenItems, own_instructions
 from model_minicpmo.line import Cut, UnitLine
 from model_minicpmo.options import SessionOptions, for_stages
 from model_minicpmo.payloads import SENSES, VOICE, Decided, Open, Orders, Sound, Unit, Voice
@@ -62,7 +62,7 @@ class MiniCPMOSession:
         self._taken_in = 0
         self._asked = False
         self._config = self._answers_config = context.config
-        self._texts: set[str] = set()
+        self._given = GivenItems()
         self._turn: Turn | None = None
         self._filled_ms = 0.0
 
@@ -75,7 +75,8 @@ class MiniCPMOSession:
                 return self._hear(event.pcm, now_ms)
             case m.ImageArrived():
                 self._line.buffer.see(event.data, most=self._options.pictures_per_unit)
-            case m.InputCommitted():
+            case m.InputCommitted(item_id=item_id):
+                self._given.heard(item_id)
                 return self._flush(now_ms)
             case m.Respond():
                 return self._ask(event, now_ms)
@@ -133,29 +134,29 @@ class MiniCPMOSession:
         if self._line.interrupted:
             # The next unit is made to listen; that is no answer to the question, so it is not the question's unit.
             self._line.cut(silence(), self._fence, seen=False)
-        text = "\n".join(filter(None, (self._own_instructions(respond), self._new_text(respond.history))))
+        given = self._given.take(respond.history)
+        own = own_instructions(respond.config.instructions, self._config.instructions)
+        text = "\n".join(filter(None, (own, given.text)))
+        sound = self._take_in(given) or self._line.buffer.pad()
         self._fence, self._asked = respond.fence, True
         self._answers_config = respond.config
-        tail = self._line.buffer.pad()
-        if tail is not None or text or not self._line.ask_newest(respond.fence):
-            self._line.cut(tail or silence(), respond.fence, asked=True, text=text)
+        if sound is not None or text or given.pictures or not self._line.ask_newest(respond.fence):
+            self._line.cut(sound or silence(), respond.fence, asked=True, text=text)
         return self._think_and_wait(now_ms)
 
-    def _own_instructions(self, respond: m.Respond) -> str:
-        """The instructions of one answer, where they are not the session's, which stand in the prompt."""
-        own = respond.config.instructions
-        return "" if own == self._config.instructions else own
-
-    def _new_text(self, history: Sequence[Item]) -> str:
-        """The words that were written to the model since it was asked last."""
-        words = []
-        for item in history:
-            if not isinstance(item, MessageItem) or item.role is Role.ASSISTANT or item.id is None:
-                continue
-            if item.id not in self._texts:
-                self._texts.add(item.id)
-                words += [part.text for part in item.content if isinstance(part, InputText)]
-        return "\n".join(words)
+    def _take_in(self, given: Given) -> bytes:
+        """Put in line what was given and does not fit into the unit that answers; that unit's own sound, if there is any."""
+        most = self._options.pictures_per_unit
+        *before, last = given.units(most)
+        tail = self._line.buffer.pad() if before or last.pcm else None
+        if tail is not None:
+            self._line.cut(tail, self._fence, seen=False)
+        for unit in (*before, last):
+            for picture in unit.pictures:
+                self._line.buffer.see(picture, most=most)
+            if unit is not last:
+                self._line.cut(unit.pcm or silence(), self._fence, listened=True, seen=bool(unit.pictures))
+        return last.pcm
 
     def _continue(self, now_ms: float) -> Sequence[m.ModelOutput]:
         view = SilenceView(
@@ -191,6 +192,7 @@ class MiniCPMOSession:
                 forced_listen=self._options.forced_listen,
                 interrupted=cut.interrupted,
                 asked=cut.asked and self._asked,
+                listened=cut.listened,
                 interruption=Interruption(self._options.interruption),
             )
         )

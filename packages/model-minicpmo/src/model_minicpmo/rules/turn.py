@@ -80,6 +80,7 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
         forced_listen: how many at the beginning are listened to.
         interrupted: an interruption has come since the last unit.
         asked: an answer is waited for with this unit.
+        listened: it is the beginning of what was given at once, and is only to be listened to.
         interruption: what an interruption does.
     """
 
@@ -87,6 +88,7 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
     forced_listen: int
     interrupted: bool
     asked: bool
+    listened: bool = False
     interruption: Interruption = Interruption.CLOSE
 
 
@@ -108,5 +110,5 @@ def for_unit(view: UnitView) -> UnitOrder:
     if view.interrupted:
         dropped = view.interruption is Interruption.DROP_UNIT
         return UnitOrder(forced=not dropped, ends_turn=not dropped, asked=False, dropped=dropped)
-    forced = view.taken_in < view.forced_listen
+    forced = view.listened or view.taken_in < view.forced_listen
     return UnitOrder(forced=forced, ends_turn=False, asked=view.asked and not forced)
