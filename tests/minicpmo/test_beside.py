@@ -283,6 +283,28 @@ async def test_a_picture_and_a_recording_in_an_item_are_taken_in_before_the_answ
     spoken(first)
 
 
+async def test_a_picture_that_cannot_be_seen_fails_its_answer_as_its_sender_s_fault(served: Served) -> None:
+    """In a session and in a chat alike. The session goes on."""
+    url = "data:image/png;base64," + base64.b64encode(base64.b64decode(picture())[:100]).decode()
+    async with call(served, microphone=False) as caller:
+        item = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}
+        await caller.send("conversation.item.create", item=item)
+        await caller.send("response.create")
+        done = await caller.until("response.done")
+        await question(caller, "Is anybody there?")
+        spoken(await caller.answered(2))
+        await caller.close()
+    assert done["response"]["status"] == "failed"
+    told = done["response"]["status_details"]["error"]
+    assert (told["type"], told["code"]) == ("invalid_request_error", "invalid_value")
+    assert "cannot be decoded as a picture" in told["message"]
+    parts = [{"type": "image_url", "image_url": {"url": url}}]
+    body = {"model": "minicpmo", "messages": [{"role": "user", "content": parts}]}
+    async with httpx.AsyncClient(base_url=served.http, timeout=120.0) as client:
+        reply = await client.post("/v1/chat/completions", json=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_value")
+
+
 async def test_a_session_sees_what_its_camera_shows(served: Served) -> None:
     """Frames go with the second in which they came, and nothing is the worse for them."""
     async with call(served, microphone=False) as caller:
