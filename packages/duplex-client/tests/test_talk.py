@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import os
 import re
@@ -27,8 +28,9 @@ from duplex_client.playback import Span
 from duplex_client.player import HeardAnswer
 from duplex_client.talk import NoAnswer, TalkOptions, TalkState, talk
 from duplex_client.view import ConversationView
+from duplex_core.capabilities import TurnPolicy
 from duplex_core.commands import InputAudioBufferAppend, SessionUpdate
-from duplex_core.config import SessionConfig, Transcription
+from duplex_core.config import ServerVad, SessionConfig, Transcription
 from duplex_core.errors import ErrorCode
 from duplex_core.events import (
     CloseReason,
@@ -40,6 +42,7 @@ from duplex_core.events import (
     OverlapVerdict,
     ResponseDone,
     ResponseError,
+    ResponseListen,
     ResponseStatus,
     SessionUpdated,
     SpeechStarted,
@@ -49,7 +52,11 @@ from duplex_core.events import (
     TranscriptionDelta,
     TranscriptUsage,
 )
+from duplex_core.spec import ModelSpec
+from duplex_core.testing.native import NATIVE
+from duplex_core.testing.speech import burst
 from tests.clients.scripted import RATE_HZ, Peer, audio, begin, closed, created, done, scripted, tone, words
+from tests.support.serving import serving
 
 STARTED = SpeechStarted(audio_start_ms=0, item_id="item_1")
 STOPPED = SpeechStopped(audio_end_ms=100, item_id="item_1")
@@ -259,6 +266,77 @@ def test_a_conversation_is_over_when_nothing_waits_for_its_answer(events: tuple[
     for event in events:
         state.absorb(event)
     assert state.answered is answered
+
+
+LISTEN = ResponseListen(epoch=0, turn_id=1)
+SPOKEN = (STARTED, STOPPED, *begin())
+OVER = "the file is over"
+
+
+@pytest.mark.parametrize(
+    ("told", "answered"),
+    [
+        ((STARTED, STOPPED), False),
+        ((STARTED, STOPPED, OVER, LISTEN, LISTEN, LISTEN, LISTEN), False),
+        ((*SPOKEN, OVER), False),
+        ((*SPOKEN, OVER, done()), True),
+        ((*SPOKEN, done(), OVER), True),
+        ((*SPOKEN, done(), STARTED, OVER, LISTEN, LISTEN, LISTEN), False),
+        ((*SPOKEN, done(), STARTED, OVER, STOPPED, LISTEN, LISTEN), False),
+        ((*SPOKEN, done(), STARTED, OVER, STOPPED, LISTEN, LISTEN, LISTEN), True),
+        ((*SPOKEN, STARTED, STOPPED, LISTEN, LISTEN, LISTEN, OVER, done()), False),
+        ((*SPOKEN, STARTED, STOPPED, OVER, done(), LISTEN, LISTEN, *begin("r")), False),
+        ((*SPOKEN, STARTED, STOPPED, OVER, done(), LISTEN, LISTEN, *begin("r"), done("r")), True),
+        ((STARTED, *begin(), STOPPED, OVER, done(), LISTEN, LISTEN, LISTEN), True),
+        ((*begin(), OVER, done()), False),
+        ((*begin(), OVER, done(), LISTEN, LISTEN, LISTEN), True),
+        ((OVER, *begin(), done()), True),
+    ],
+)
+def test_with_a_model_that_takes_its_turns_itself_nothing_is_committed(
+    told: tuple[Event | str, ...], answered: bool
+) -> None:
+    """What was said has its answer when one began after it and ended, or when the model goes on listening after it."""
+    state = TalkState(TurnPolicy.MODEL)
+    for each in told:
+        if isinstance(each, str):
+            state.file_over()
+        else:
+            state.absorb(each)
+    assert state.answered is answered
+
+
+def native(detector: ServerVad | None = None) -> ModelSpec:
+    """The conformance kit's native model, with or without a detector to tell when the user speaks."""
+    config = SessionConfig(model="taker", turn_detection=detector)
+    return dataclasses.replace(NATIVE, id="taker", session_config=lambda deploy: config)
+
+
+@pytest.mark.parametrize("detector", [None, ServerVad()])
+async def test_a_talk_with_a_native_model_over_the_socket_ends_with_its_answer(
+    tmp_path: Path, detector: ServerVad | None
+) -> None:
+    write_wav(tmp_path / "question.wav", np.frombuffer(burst(1200.0, RATE_HZ), dtype="<i2"), RATE_HZ)
+    shown = io.StringIO()
+    async with serving(native(detector)) as served:
+        options = TalkOptions(
+            url=f"ws://127.0.0.1:{served.port}", wav=tmp_path / "question.wav", out=tmp_path / "answer.wav"
+        )
+        async with asyncio.timeout(20):
+            await talk(options, Console(file=shown, width=100))
+    assert "assistant  … 3 of 3. …" in shown.getvalue()
+    assert "assistant  finished" in shown.getvalue()
+    assert soundfile.info(tmp_path / "answer.wav").duration == pytest.approx(3.0, abs=0.3)
+
+
+async def test_a_native_model_that_only_listens_is_told_so(tmp_path: Path) -> None:
+    write_wav(tmp_path / "silence.wav", np.zeros(RATE_HZ // 2, dtype="<i2"), RATE_HZ)
+    async with serving(native()) as served:
+        options = TalkOptions(
+            url=f"ws://127.0.0.1:{served.port}", wav=tmp_path / "silence.wav", out=tmp_path / "a.wav", patience_s=2.5
+        )
+        with pytest.raises(NoAnswer, match="the model listened and did not answer"):
+            await talk(options, Console(file=io.StringIO(), width=100))
 
 
 def run(*args: str) -> tuple[int, str]:

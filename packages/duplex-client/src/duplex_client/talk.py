@@ -23,12 +23,14 @@ from duplex_client.recording import join, lay_out
 from duplex_client.timing import Clock
 from duplex_client.view import ConversationView
 from duplex_core.audio import pcm16_bytes
+from duplex_core.capabilities import TurnPolicy
 from duplex_core.config import Transcription
 from duplex_core.events import (
     Event,
     InputCommitted,
     ResponseCreated,
     ResponseDone,
+    ResponseListen,
     ResponseStatus,
     SpeechStarted,
     SpeechStopped,
@@ -38,6 +40,8 @@ from duplex_core.patch import AudioPatch, InputPatch, SessionPatch
 CHUNK_MS = 20.0
 NOTICE_S = 2.0
 """After this long without an answer it is said what is waited for."""
+LISTENS = 3
+"""So often in a row a model that takes its turns itself decides to listen before what was said counts as left unanswered."""
 
 
 class NoAnswer(DuplexClientError):
@@ -64,31 +68,50 @@ class TalkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TalkState:
-    """Whether everything that was said has its answer. Pure; fed with events."""
+    """Whether everything that was said has its answer. Pure; fed with events, and told when the file is over.
 
-    def __init__(self) -> None:
+    Where turns are committed, each commit wants an answer. A model that takes its turns itself commits nothing and may answer or
+    not: what was said has its answer when one began after the last of it, or when the model has gone on listening for a while.
+    """
+
+    def __init__(self, policy: TurnPolicy = TurnPolicy.COMMITTED) -> None:
+        """Begin with nothing said, to a model whose turns open by ``policy``."""
         self.spoke = False
         self.turns = 0
+        self._by_model = policy is TurnPolicy.MODEL
         self._answering: set[str] = set()
         self._unanswered = False
         self._speaking = False
+        self._listened = 0
+        self._given = 0
         self.failure: str | None = None
 
     @property
     def answered(self) -> bool:
         """Whether there was a turn, and none waits for its answer or the end of it."""
-        return self.turns > 0 and not (self._speaking or self._unanswered or self._answering)
+        if self._speaking or self._answering:
+            return False
+        if self._by_model:
+            return self._given > 0 and (not self._unanswered or self._listened >= LISTENS)
+        return self.turns > 0 and not self._unanswered
 
     @property
     def waits_for(self) -> str | None:
         """What has not happened yet; ``None`` while an answer is being given, which shows."""
         if self._answering:
             return None
+        if self._by_model and self._listened and not self._speaking:
+            return "the model listened and did not answer"
         if not self.spoke:
             return "the server heard no speech"
-        if self.turns == 0 or self._speaking:
+        if self._speaking or (self.turns == 0 and not self._by_model):
             return "the server heard speech but no end of it"
         return "the server took the turn and did not answer it"
+
+    def file_over(self) -> None:
+        """All of the file has been sent. Where nothing tells when the user speaks, it ends what was said."""
+        if self._by_model and not self.spoke:
+            self._wait()
 
     def absorb(self, event: Event) -> None:
         """Take in one event."""
@@ -97,19 +120,29 @@ class TalkState:
                 self.spoke = self._speaking = True
             case SpeechStopped():
                 self._speaking = False
+                if self._by_model:
+                    self._wait()
             case InputCommitted():
                 self.turns += 1
-                self._unanswered = True
+                self._unanswered = self._unanswered or not self._by_model
+            case ResponseListen():
+                self._listened += 1
             case ResponseCreated():
                 self._answering.add(event.response.id)
                 self._unanswered = False
             case ResponseDone(response=view):
                 self._answering.discard(view.id)
+                self._listened = 0
+                self._given += 1
                 if view.status is ResponseStatus.FAILED:
                     error = view.status_details.error if view.status_details else None
                     self.failure = error.message if error else "no reason given"
             case _:
                 pass
+
+    def _wait(self) -> None:
+        """From here on an answer is waited for."""
+        self._unanswered, self._listened = True, 0
 
 
 class _OneFile:
@@ -231,7 +264,7 @@ async def _say(client: DuplexClient, player: Player, pcm: bytes, line: InputLine
     Raises:
         NoAnswer: it was not.
     """
-    over, state = asyncio.Event(), TalkState()
+    over, state = asyncio.Event(), TalkState(client.session.capabilities.turn_policy)
     unobserve = client.observe(lambda event, _at_ms: state.absorb(event))
     source = then_silence(pcm, SESSION_RATE_HZ, over)
     speaking = asyncio.create_task(
@@ -239,6 +272,7 @@ async def _say(client: DuplexClient, player: Player, pcm: bytes, line: InputLine
     )
     try:
         await _first_of(asyncio.create_task(over.wait()), speaking)
+        state.file_over()
         with client.events() as events:
             await _first_of(asyncio.create_task(patience.until_answered(events, state)), speaking)
         await player.idle()
