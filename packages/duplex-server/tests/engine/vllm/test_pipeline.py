@@ -173,6 +173,33 @@ async def test_a_refusal_keeps_the_code_that_the_program_gave_it(stages: Any, ch
     thinker.driver.release("declined")
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e20])
+async def test_embeddings_that_are_no_numbers_reach_no_cache(stages: Any, checkpoints: Any, value: float) -> None:
+    """Blocks are handed from one session to the next, and of a masked no number the sum is none either."""
+    thinker: Driven = stages.thinker
+    before = Conversation(stages, checkpoints, "before", 3)
+    await before.turn()
+    before.end()
+    rows = np.random.default_rng(1).normal(size=(200, pipeline.HIDDEN)).astype(np.float32)
+    rows[100, 5] = value
+    embeds = Tensor(dtype="float32", shape=rows.shape, data=rows.tobytes())
+    poison = Append(ids=[0] * 200, embeds=embeds, embed_at=range(200), sampling=Sampling(max_tokens=5))
+    reference = pipeline.Reference(checkpoints.thinker)
+    thinker.driver.place("attacker")
+    await thinker.append("attacker", tokens(3, 4))
+    reference.append(tokens(3, 4))
+    with pytest.raises(Failed, match="hold no numbers") as refused:
+        await thinker.append("attacker", poison)
+    assert (refused.value.info.code, refused.value.info.retryable) == (ErrorCode.INVALID_VALUE, False)
+    goes_on = tokens(6, hidden=True)
+    assert close((await thinker.append("attacker", goes_on)).hidden, reference.append(goes_on)[1])
+    thinker.driver.release("attacker")
+    after = Conversation(stages, checkpoints, "after", 3)
+    for _ in range(6):
+        await after.turn()
+    after.end()
+
+
 async def test_the_last_token_can_be_dropped(stages: Any, checkpoints: Any) -> None:
     reference, thinker = pipeline.Reference(checkpoints.thinker), stages.thinker
     thinker.driver.place("drop")

@@ -38,6 +38,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
+from duplex_core.errors import ErrorCode, refuse
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch
 from duplex_core.workers import EngineSettings, Sampling, SegmentEnd
@@ -47,6 +48,8 @@ from duplex_server.engine.stages.vllm.ledger import Feed
 
 ITEM_POSITIONS = 256
 """Most embeddings in one multimodal item: vLLM refuses items larger than its encoder cache."""
+MOST = 1e16
+"""Most that a number in an embedding may be: norms sum the squares of thousands of them in float32, which ends at 3.4e38."""
 LONG_PREFILL = 512
 """Positions of one prompt that a step computes at most, so that a long prompt does not hold up the others' tokens."""
 POLL_S = 0.25
@@ -188,12 +191,14 @@ class Engine:
 
         Raises:
             ValueError: the model does not take embeddings, or not of this size.
+            DuplexError: ``invalid_value``: some of them are no numbers, or so large that the model would make none of them.
         """
         if not self._embeddings:
             raise ValueError("this model was not made to take embeddings: see EngineSettings.embeddings")
         if len(values.shape) != 2 or values.shape[1] != self.hidden_size:
             raise ValueError(f"embeddings of {list(values.shape)} were given; this model's are [n, {self.hidden_size}]")
         rows = as_torch(values).to(self._dtype)
+        _check_numbers(rows)
         return [(len(part), Item.of(part)) for part in rows.split(ITEM_POSITIONS)]
 
     async def move(self, source: Stream, target: Stream, *, start: int, stop: int, to: int) -> str:
@@ -243,6 +248,16 @@ class Engine:
     def shutdown(self) -> None:
         """End the engine's processes; blocks for seconds."""
         self._engine.shutdown()
+
+
+def _check_numbers(rows: torch.Tensor) -> None:
+    """Refuse what would stay in the KV cache as no number: its blocks go to other sessions, and a masked one still counts then."""
+    most = min(MOST, torch.finfo(rows.dtype).max / 4)
+    if not bool((rows.abs() <= most).all()):  # no number is not less than another
+        raise refuse(
+            ErrorCode.INVALID_VALUE,
+            f"what was given becomes embeddings that hold no numbers, or such beyond {most:.1e}: is it far out of its range?",
+        )
 
 
 class Stream:
