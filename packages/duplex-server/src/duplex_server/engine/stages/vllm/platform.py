@@ -251,7 +251,7 @@ class Engine:
 
 
 def _check_numbers(rows: torch.Tensor) -> None:
-    """Refuse what would stay in the KV cache as no number: its blocks go to other sessions, and a masked one still counts then."""
+    """Refuse what would stay in the KV cache as no number: its blocks go to other sessions, and a masked one still counts."""
     most = min(MOST, torch.finfo(rows.dtype).max / 4)
     if not bool((rows.abs() <= most).all()):  # no number is not less than another
         raise refuse(
