@@ -100,7 +100,7 @@ class Mailbox(Generic[T]):
                     await self._filled.wait()
                     since_pause, until = 0, time() + TURN_S
         finally:
-            self._at_once = 0
+            self._at_once, self._take = 0, None
 
     def hand(self, entry: T) -> bool:
         """Have an entry taken before this returns, if nothing waits and :meth:`serve` does; whether it was.

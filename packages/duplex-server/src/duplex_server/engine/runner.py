@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -78,6 +79,7 @@ from duplex_server.engine.ticks import Ticks
 from duplex_server.engine.timers import Rung
 from duplex_server.engine.unjudged import Unjudged, told_of
 from duplex_server.engine.watching import Watch
+from duplex_server.engine.weakly import weakly
 from duplex_server.logs import SESSION
 
 log = logging.getLogger(__name__)
@@ -159,16 +161,25 @@ class SessionRunner:
         self._machine = machine
         self._speaking = Speaking(output_rate_hz)
         self._hearing = Hearing(input_rate_hz)
-        listening = Listening(detectors, session_id, input_rate_hz, on_verdict=self.post, on_unjudged=self._unjudged)
-        self._holdings = Holdings(stages=stages, ticks=ticks, listening=listening, ring=self.post, free_slot=free_slot)
-        self._exchange = Exchange(machine, model, self._perform, adapt=self._speak, known=self._holdings.known)
+        post = weakly(
+            self.post
+        )  # no part of the session holds the session: once it has ended its memory is free at once
+        listening = Listening(detectors, session_id, input_rate_hz, on_verdict=post, on_unjudged=weakly(self._unjudged))
+        self._holdings = Holdings(stages=stages, ticks=ticks, listening=listening, ring=post, free_slot=free_slot)
+        self._exchange = Exchange(
+            machine,
+            model,
+            weakly(self._perform),
+            adapt=partial(_speak, machine, self._speaking),
+            known=self._holdings.known,
+        )
         self._own_name = own_name
         self._watch = watch
         self._metrics = metrics
         self.mailbox: Mailbox[Entry] = Mailbox(max_entries=MAX_COMMANDS, max_bytes=MAX_COMMAND_BYTES)
         """What waits for the session's turn. Others look at it, and wait for room; what goes in goes through the methods."""
         journal = Journal(max_events=lifetime.journal_events, max_bytes=lifetime.journal_bytes)
-        self.outbox = Outbox(journal, on_slow=self._slow)
+        self.outbox = Outbox(journal, on_slow=weakly(self._slow))
         self.tenure = Tenure(
             Attachments(session_id, self.outbox, machine.attach),
             terms=lifetime,
@@ -333,15 +344,6 @@ class SessionRunner:
 
     # -- what the machine and the model ask for -----------------------------------------------------------------------
 
-    def _speak(self, decision: Decision) -> Sequence[Decision]:
-        """What the model speaks, in the response's output format."""
-        config = self._machine.response_config
-        if config is None or not isinstance(decision, _SPOKEN):
-            return (decision,)
-        if not self._machine.fence.admits(decision.fence):
-            return (decision,)  # stale: the machine drops it, and the stream that runs now must not hear it
-        return self._speaking.convert(decision, config.output_format)
-
     def _perform(self, action: Action) -> None:
         match action:
             case ServerEvent():
@@ -408,6 +410,16 @@ class SessionRunner:
             self.mailbox.clear()
             self.tenure.end()
             self.ended.set()
+
+
+def _speak(machine: SessionMachine, speaking: Speaking, decision: Decision) -> Sequence[Decision]:
+    """What the model speaks, in the response's output format."""
+    config = machine.response_config
+    if config is None or not isinstance(decision, _SPOKEN):
+        return (decision,)
+    if not machine.fence.admits(decision.fence):
+        return (decision,)  # stale: the machine drops it, and the stream that runs now must not hear it
+    return speaking.convert(decision, config.output_format)
 
 
 def _size(command: Command) -> int:
