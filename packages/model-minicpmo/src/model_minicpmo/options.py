@@ -1,5 +1,7 @@
 """What `session.options` may hold, and what it becomes for the stages. Validated by the engine, before a session sees it.
 
+Types are strict: a number is no text and no boolean. With every value within the bounds an answer consists of words and ends.
+
 Owns the names, the defaults and the bounds. Defaults are the published ones (the vendor's demo server), except that nothing cuts
 a unit's text short: the demo's limit of 28 characters is an option.
 """
@@ -12,11 +14,13 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from model_minicpmo.payloads import Options
+from model_minicpmo.payloads import LEAST_TEMPERATURE, Options
 from model_minicpmo.voice_file import open_recording
 
 MAX_VOICE_BYTES = 8 * 1024 * 1024
 """Most bytes of a reference voice."""
+LEAST_CHARS = 8
+"""A smaller limit of a unit's characters would leave room for hardly a word."""
 
 
 def _voice(value: str | None) -> str | None:
@@ -35,6 +39,12 @@ def _voice(value: str | None) -> str | None:
         return value
 
 
+def _char_limit(value: int) -> int:
+    if 0 < value < LEAST_CHARS:
+        raise ValueError(f"must be 0, which is no limit, or at least {LEAST_CHARS}")
+    return value
+
+
 class SessionOptions(pydantic.BaseModel):
     """The options of one session.
 
@@ -43,13 +53,14 @@ class SessionOptions(pydantic.BaseModel):
         system_prompt: stands before the voice in the prompt; `session.instructions` when left out.
         forced_listen: so many units (seconds) at the beginning are listened to, whatever is in them.
         greedy: take the most probable token each time.
-        temperature: of the words.
+        temperature: of the words; `greedy` is for no lots at all.
         top_k: words are drawn from so many.
         top_p: words are drawn from the most probable ones of this probability.
         repetition_penalty: makes words that were said less probable.
         length_penalty: above 1 makes turns longer.
         listen_scale: above 1 makes listening more probable where the model may choose.
-        char_limit: end the text of a unit before so many characters; 0 is no limit, 28 is the vendor's demo.
+        char_limit: end the text of a unit before so many characters, but not before its first token; 0 is no limit, 28 is the
+            vendor's demo.
         tts_temperature: of the voice.
         tts_repetition_penalty: of the voice.
         seed: fixes all that is drawn; drawn itself when left out.
@@ -66,21 +77,21 @@ class SessionOptions(pydantic.BaseModel):
         patience_ms: for how long after the last audio the model goes on listening to silence, when nobody waits for it.
     """
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
     reference_audio: Annotated[str | None, pydantic.AfterValidator(_voice)] = None
     system_prompt: str | None = pydantic.Field(default=None, max_length=20_000)
     forced_listen: int = pydantic.Field(default=0, ge=0, le=60)
     greedy: bool = False
-    temperature: float = pydantic.Field(default=0.7, gt=0.0, le=2.0)
+    temperature: float = pydantic.Field(default=0.7, ge=LEAST_TEMPERATURE, le=2.0)
     top_k: int = pydantic.Field(default=20, ge=0, le=1000)
-    top_p: float = pydantic.Field(default=0.8, gt=0.0, le=1.0)
-    repetition_penalty: float = pydantic.Field(default=1.05, ge=1.0, le=2.0)
-    length_penalty: float = pydantic.Field(default=1.1, gt=0.0, le=5.0)
-    listen_scale: float = pydantic.Field(default=1.0, gt=0.0, le=100.0)
-    char_limit: int = pydantic.Field(default=0, ge=0, le=1000)
-    tts_temperature: float = pydantic.Field(default=0.8, gt=0.0, le=2.0)
-    tts_repetition_penalty: float = pydantic.Field(default=1.05, ge=1.0, le=2.0)
+    top_p: float = pydantic.Field(default=0.8, ge=0.01, le=1.0)
+    repetition_penalty: float = pydantic.Field(default=1.05, ge=1.0, le=1.5)
+    length_penalty: float = pydantic.Field(default=1.1, ge=0.5, le=2.0)
+    listen_scale: float = pydantic.Field(default=1.0, ge=0.01, le=100.0)
+    char_limit: Annotated[int, pydantic.AfterValidator(_char_limit)] = pydantic.Field(default=0, ge=0, le=1000)
+    tts_temperature: float = pydantic.Field(default=0.8, ge=LEAST_TEMPERATURE, le=2.0)
+    tts_repetition_penalty: float = pydantic.Field(default=1.05, ge=1.0, le=1.5)
     seed: int | None = pydantic.Field(default=None, ge=0, lt=2**63)
     window: Literal["off", "basic", "context"] = "context"
     high_tokens: int = pydantic.Field(default=4000, ge=64)

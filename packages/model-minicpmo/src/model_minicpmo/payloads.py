@@ -15,12 +15,15 @@ from typing import Any
 
 import msgspec
 
+from duplex_core.errors import ErrorInfo
 from duplex_core.tensors import Tensor
 
 SENSES = "senses"
 THINKER = "thinker"
 TALKER = "talker"
 VOICE = "voice"
+LEAST_TEMPERATURE = 0.01
+"""Logits are divided by nothing smaller."""
 
 
 class Draws(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +102,8 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         ends_turn: with ``forced``, in a turn that is open: close it first (``<|turn_eos|>`` is fed), since it was interrupted.
         text: words to take in before the audio (a text-seeded turn, and an answer's own instructions).
         asked: an answer is waited for: listening is not allowed.
+        waited_for: what is in it was given for an answer: where it fits into no context it is refused, and else its pictures are
+            left out.
         temperature: of the unit's words, when it is not the options'; 0 is greedy.
         most_tokens: text tokens that the unit may have at most; with them the turn ends. ``None`` is no limit.
         draws: for tests.
@@ -109,6 +114,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     ends_turn: bool = False
     text: str = ""
     asked: bool = False
+    waited_for: bool = False
     temperature: float | None = None
     most_tokens: int | None = None
     draws: Draws | None = None
@@ -135,11 +141,15 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sensed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``senses`` to ``thinker``: the unit's embeddings, ``audio`` ``[10, hidden]``."""
+    """``senses`` to ``thinker``: the unit's embeddings, ``audio`` ``[10, hidden]``.
+
+    ``faults`` say why pictures of it were left out; they go to the session, with :class:`Decided`.
+    """
 
     orders: Orders
     audio: Tensor
     pictures: tuple[Picture, ...] = ()
+    faults: tuple[ErrorInfo, ...] = ()
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -155,6 +165,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         ids: all ids chosen in it, with the one that ended it.
         context: positions in the context now.
         dropped_units: units that the window has dropped so far.
+        faults: why pictures of it were left out.
     """
 
     number: int
@@ -166,6 +177,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ids: tuple[int, ...] = ()
     context: int = 0
     dropped_units: int = 0
+    faults: tuple[ErrorInfo, ...] = ()
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -215,7 +227,7 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ChatPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a message: text, 16 kHz float32 sound ``[samples]``, or a picture file."""
+    """One part of a message: text, 16 kHz sound ``[samples]`` in float32 or int16, or a picture file."""
 
     text: str = ""
     samples: Tensor | None = None
@@ -281,8 +293,8 @@ PAYLOADS = "model_minicpmo.payloads:Payload"
 
 
 def at_temperature(options: Options, temperature: float) -> Options:
-    """The same options with another temperature of the words; 0 is greedy."""
-    if temperature == 0.0:
+    """The same options with another temperature of the words; 0, and what is too little to divide by, is greedy."""
+    if temperature < LEAST_TEMPERATURE:
         return msgspec.structs.replace(options, greedy=True)
     return msgspec.structs.replace(options, greedy=False, temperature=temperature)
 

@@ -211,6 +211,13 @@ def test_a_turn_that_may_say_no_more_is_closed_without_a_word(stages: Stages) ->
     assert talk.hear("qSq") == [LISTENS, LISTENS, TURN[0]]
 
 
+def test_a_limit_of_characters_leaves_each_unit_its_first_token(stages: Stages) -> None:
+    talk = Conversation(stages, Options(greedy=True, char_limit=1))
+    said = talk.hear("Sqq")[1:]
+    assert all(said)
+    assert [each.tokens for each in talk.decided[1:]] == [1, 1]
+
+
 @pytest.mark.parametrize(
     "window",
     [Options(greedy=True, window="basic", high_tokens=200, low_tokens=140), Options(greedy=True, context_units=5)],

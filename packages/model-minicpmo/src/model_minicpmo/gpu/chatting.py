@@ -4,15 +4,18 @@ Owns: the layout of a chat's prompt and the streaming of its text. Called by: th
 
 Source: `goldens/minicpmo` (`chat_text`, `chat_audio`): the checkpoint's own template, thinking left out, the answer begun with
 `<|tts_bos|>`; it ends at `<|im_end|>` or `<|endoftext|>`, not at `<|tts_eos|>`. Spoken is what stands before the last of those.
+An answer that reaches the end of the context ends there, as one that has had its tokens; a prompt that fills it is refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Generator
 
 import torch
 
+from duplex_core.errors import ErrorCode, refuse
 from duplex_core.stages import Forward, LinkKind
 from duplex_core.torch_tensors import as_torch, of_torch
 from duplex_core.workers import Append, Emit, ProgramStep, Sampling, Segment, SegmentEnd
@@ -26,11 +29,21 @@ _PLACE = re.compile(r"(<(?:audio|image)>\./</(?:audio|image)>)")
 Steps = Generator[ProgramStep, Segment | None, None]
 
 
-def answer(layout: Layout, sensed: ChatSensed) -> Steps:
-    """Answer a chat; a context of its own."""
+def answer(layout: Layout, sensed: ChatSensed, limit: int) -> Steps:
+    """Answer a chat; a context of its own, of at most `limit` positions.
+
+    Raises:
+        DuplexError: `context_length_exceeded`: the prompt leaves no room for a single token.
+    """
     feed = _prompt(layout, sensed.messages)
-    step = feed.append(_sampling(layout, sensed, sensed.max_tokens), hidden=sensed.spoken, fresh=True)
     prompt = len(feed.ids)
+    if prompt >= limit:
+        message = (
+            f"the messages take {prompt} positions of a context of {limit}, which leaves none for an answer; send less"
+        )
+        raise refuse(ErrorCode.CONTEXT_FULL, message)
+    most = min(sensed.max_tokens, limit - prompt)
+    step = feed.append(_sampling(layout, sensed, most), hidden=sensed.spoken, fresh=True)
     ids: list[int] = []
     rows: list[torch.Tensor] = []
     told = ""
@@ -42,7 +55,7 @@ def answer(layout: Layout, sensed: ChatSensed) -> Steps:
             # Of the first segment the answer's own positions; of a later one all of them.
             rows.append(fed[prompt:] if not ids else fed)
         ids += segment.ids
-        over = segment.end is SegmentEnd.STOP or len(ids) >= sensed.max_tokens
+        over = segment.end is SegmentEnd.STOP or len(ids) >= most
         text = layout.decode(ids)
         whole = text if over else text.rstrip("\ufffd")
         cut = over and segment.end is not SegmentEnd.STOP
@@ -51,7 +64,7 @@ def answer(layout: Layout, sensed: ChatSensed) -> Steps:
         told = whole
         if over:
             break
-        left = sensed.max_tokens - len(ids)
+        left = most - len(ids)
         step = Append(ids=(), sampling=_sampling(layout, sensed, left), hidden=sensed.spoken)
     if sensed.spoken:
         yield Emit(payload=Forward(kind=LinkKind.HIDDEN_STATES, payload=_said(layout, sensed, ids, torch.cat(rows))))
@@ -88,18 +101,24 @@ def _said(layout: Layout, sensed: ChatSensed, ids: list[int], rows: torch.Tensor
 
 
 def _prompt(layout: Layout, messages: tuple[SensedMessage, ...]) -> Feed:
-    written = [{"role": message.role, "content": "".join(map(_place, message.parts))} for message in messages]
+    written = [{"role": message.role, "content": _written(message)} for message in messages]
     prompt: str = layout.tokenizer.apply_chat_template(
         written, tokenize=False, add_generation_prompt=True, enable_thinking=False, use_tts_template=True
     )
-    parts = iter([part for message in messages for part in message.parts if part.audio or part.picture])
+    parts = [part for message in messages for part in message.parts if part.audio or part.picture]
+    text, places = _PLACE.split(prompt)[::2], len(_PLACE.findall(prompt))
+    if places != len(parts):
+        message = (
+            f"the messages have {len(parts)} pictures and recordings, but the checkpoint's template leaves places for {places}: "
+            "is there one in a message of the assistant's, before </think>?"
+        )
+        raise refuse(ErrorCode.INVALID_VALUE, message)
     feed = Feed(layout.tokens.unknown)
     pictures = 0
-    for piece in _PLACE.split(prompt):
-        if not _PLACE.fullmatch(piece):
-            feed.tokens(*layout.encode(piece))
+    for piece, part in itertools.zip_longest(text, parts):
+        feed.tokens(*layout.encode(piece))
+        if part is None:
             continue
-        part = next(parts)
         if part.audio is not None:
             feed.tokens(layout.tokens.audio_start).embeddings(part.audio).tokens(layout.tokens.audio_end)
         else:
@@ -109,13 +128,26 @@ def _prompt(layout: Layout, messages: tuple[SensedMessage, ...]) -> Feed:
     return feed
 
 
+def _written(message: SensedMessage) -> str:
+    """A message as text: places for its sound and pictures; what a user writes that looks like a place is taken apart.
+
+    Parts of text that follow each other are one text, since they may make the mark of a place together.
+    """
+    written: list[str] = []
+    for place, parts in itertools.groupby(message.parts, key=_place):
+        if place:
+            written += [place for _ in parts]
+        else:
+            text = "".join(part.text for part in parts)
+            written.append(_PLACE.sub(lambda found: found[0].replace("./", ". /"), text))
+    return "".join(written)
+
+
 def _place(part: SensedPart) -> str:
-    """A part as text; what a user writes that looks like a place is taken apart, so that it is not one."""
+    """The mark of a part's place; none for text."""
     if part.audio is not None:
         return "<audio>./</audio>"
-    if part.picture is not None:
-        return "<image>./</image>"
-    return _PLACE.sub(lambda found: found[0].replace("./", ". /"), part.text)
+    return "<image>./</image>" if part.picture is not None else ""
 
 
 def _picture(feed: Feed, layout: Layout, picture: Picture, *, number: int) -> None:

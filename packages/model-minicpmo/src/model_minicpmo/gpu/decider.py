@@ -100,7 +100,10 @@ class UnitDecider:
         limit = orders.options.char_limit
         if limit and chosen and decided not in (tokens.chunk_eos, tokens.listen):
             words = [token for token in (*chosen[1:], decided) if token != tokens.turn_eos]
-            if len(load_tokenizer(orders.checkpoint).decode(words, skip_special_tokens=True)) >= limit:
+            if (
+                len(words) > 1
+                and len(load_tokenizer(orders.checkpoint).decode(words, skip_special_tokens=True)) >= limit
+            ):
                 return tokens.chunk_eos
         return decided
 

@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from duplex_core.errors import ErrorCode, refuse
 from duplex_core.stages import Forward, LinkKind
+from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch, of_torch
 from duplex_core.workers import Append, Emit, EngineSettings, ProgramStep, Sampling, Segment
 from model_minicpmo.gpu.chatting import answer
@@ -27,14 +29,16 @@ from model_minicpmo.gpu.decider import UnitOrders
 from model_minicpmo.gpu.hub import checkpoint_folder
 from model_minicpmo.gpu.language import ARCHITECTURE, ARCHITECTURE_NAME, write_description
 from model_minicpmo.gpu.layout import Feed, Layout
-from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Said, Sensed, at_temperature
+from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Picture, Said, Sensed, at_temperature
 from model_minicpmo.rules.limit import ends_turn
-from model_minicpmo.rules.window import Span, Window, WindowPolicy, move
+from model_minicpmo.rules.window import Span, Window, WindowPolicy, fits, move
 
 log = logging.getLogger(__name__)
 
 PREVIOUS = "\n\nprevious: "
 """What stands before the words of dropped units in the prompt."""
+CLOSING = 4
+"""Positions that the end of a unit takes beside its words: of its turn, of what was decided, of the unit, and one to move."""
 _ONE = Sampling(max_tokens=1)
 """For appends whose token is dropped: an engine that is fed has to choose one."""
 
@@ -75,7 +79,7 @@ class Thinker:
 
     def open(self, session_id: str) -> ThinkerSession:
         """Begin a conversation."""
-        return ThinkerSession(self._layout)
+        return ThinkerSession(self._layout, int(self._engine["max_model_len"]))
 
     def close(self) -> None:
         """Take the description away."""
@@ -86,8 +90,10 @@ class Thinker:
 class ThinkerSession:
     """One conversation's context (:class:`duplex_core.workers.EngineSession`)."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, limit: int) -> None:
         self._layout = layout
+        self._limit = limit
+        self._header = len(layout.encode(PREVIOUS))
         self._options = Options()
         self._history: deque[int] = deque()
         self._prefix = 0
@@ -108,7 +114,7 @@ class ThinkerSession:
             case Sensed():
                 yield from self._unit(payload)
             case ChatSensed():
-                yield from answer(self._layout, payload)
+                yield from answer(self._layout, payload, self._limit)
             case _:
                 raise TypeError(f"the thinker was given {type(payload).__name__}")
 
@@ -134,11 +140,13 @@ class ThinkerSession:
 
     def _unit(self, sensed: Sensed) -> Steps:
         orders, tokens = sensed.orders, self._layout.tokens
-        yield from self._move_window()
+        text = self._layout.encode(orders.text) if orders.text else []
+        pictures = self._seen(sensed, len(text))
+        yield from self._move_window(self._window(_positions(len(text), pictures, sensed.audio)))
         feed = Feed(tokens.unknown).tokens(*self._tail)
-        start = self._context + len(self._tail) + (0 if self._drop_last else 1)
-        feed.tokens(tokens.unit_start, *(self._layout.encode(orders.text) if orders.text else ()))
-        for picture in sensed.pictures:
+        start = self._end
+        feed.tokens(tokens.unit_start, *text)
+        for picture in pictures:
             feed.tokens(tokens.image_start).embeddings(picture.whole).tokens(tokens.image_end)
             for each in picture.slices:
                 feed.tokens(tokens.slice_start).embeddings(each).tokens(tokens.slice_end)
@@ -160,8 +168,27 @@ class ThinkerSession:
             said = None if decided.listens else self._said(orders, segment, words, was_open=before)
             self._history.extend(segment.told)
         self._units.append(Span(number=orders.number, start=start, length=0, words=self._spoken(words)))
-        yield Emit(payload=msgspec.structs.replace(decided, context=self._context, dropped_units=self._dropped))
+        told = {"context": self._context, "dropped_units": self._dropped, "faults": sensed.faults}
+        yield Emit(payload=msgspec.structs.replace(decided, **told))
         yield Emit(payload=Forward(kind=LinkKind.HIDDEN_STATES, payload=said))
+
+    def _seen(self, sensed: Sensed, words: int) -> tuple[Picture, ...]:
+        """The pictures of a unit that can be taken in; of a camera's the latest that ever fit.
+
+        Raises:
+            DuplexError: `invalid_value`: somebody waits for what is in the unit, and it fits into no context.
+        """
+        pictures = sensed.pictures
+        while not fits(window := self._window(_positions(words, pictures, sensed.audio))):
+            if sensed.orders.waited_for or not pictures:
+                message = (
+                    f"what is given at once takes {window.room} positions, and the context has {window.limit}, of which the "
+                    f"prompt takes {window.fixed}; write less, or give fewer or smaller pictures"
+                )
+                raise refuse(ErrorCode.INVALID_VALUE, message)
+            log.warning("unit %d: the context has no room for %d pictures", sensed.orders.number, len(pictures))
+            pictures = pictures[1:]
+        return pictures
 
     def _listen(self, feed: Feed, orders: Orders) -> Steps:
         """Take a unit in without deciding on it; a turn that was interrupted is closed in it."""
@@ -245,27 +272,38 @@ class ThinkerSession:
 
     # -- the window ---------------------------------------------------------------------------------------------------
 
-    def _move_window(self) -> Steps:
-        if not self._units:
-            return
+    @property
+    def _end(self) -> int:
+        """Positions in the context once what ends the last unit has been fed."""
+        return self._context + len(self._tail) + (0 if self._drop_last else 1)
+
+    def _window(self, positions: int) -> Window:
+        """What the window's policy goes by, before a unit of so many positions is fed."""
         options = self._options
-        window = Window(
+        return Window(
             policy=WindowPolicy(options.window),
             high_tokens=options.high_tokens,
             low_tokens=options.low_tokens,
             context_units=options.context_units,
             previous_tokens=options.previous_tokens,
             previous=self._previous,
+            limit=self._limit,
+            room=positions + options.max_tokens + CLOSING,
+            fixed=self._prefix + len(self._suffix),
+            header=self._header,
         )
-        end = self._context + len(self._tail) + (0 if self._drop_last else 1)
+
+    def _move_window(self, window: Window) -> Steps:
+        end = self._end
         spans = self._measured(end)
         step = move(spans, end, window)
         if step is None:
             return
         # What ends the last unit is computed where it stands, before anything moves.
-        yield from self._fed(
-            Feed(self._layout.tokens.unknown).tokens(*self._tail).append(_ONE, drop_last=self._drop_last)
-        )
+        if self._tail or not self._drop_last:
+            yield from self._fed(
+                Feed(self._layout.tokens.unknown).tokens(*self._tail).append(_ONE, drop_last=self._drop_last)
+            )
         self._tail, self._drop_last = (), True
         yield from self._keep(0, self._prefix, fresh=True)
         middle = self._suffix
@@ -273,9 +311,11 @@ class ThinkerSession:
             middle = (*self._layout.encode(PREVIOUS), *step.previous, *self._suffix)
         yield from self._fed(Feed(self._layout.tokens.unknown).tokens(*middle).append(_ONE, drop_last=True))
         kept = spans[step.drop :]
-        shift = kept[0].start - self._context
-        yield from self._keep(kept[0].start, end)
-        self._units = [msgspec.structs.replace(span, start=span.start - shift) for span in kept]
+        if kept:
+            shift = kept[0].start - self._context
+            yield from self._keep(kept[0].start, end)
+            kept = [msgspec.structs.replace(span, start=span.start - shift) for span in kept]
+        self._units = kept
         self._dropped += step.drop
         self._previous = step.previous
 
@@ -285,7 +325,7 @@ class ThinkerSession:
 
     def _measured(self, end: int) -> list[Span]:
         """The units with their lengths: each reaches to the next one's beginning."""
-        stops = [*(span.start for span in self._units[1:]), end]
+        stops = [*(span.start for span in self._units), end][1:]
         return [
             msgspec.structs.replace(span, length=stop - span.start)
             for span, stop in zip(self._units, stops, strict=True)
@@ -298,3 +338,9 @@ class ThinkerSession:
         assert segment is not None, "an append is answered with a segment"
         self._context = segment.context
         return segment
+
+
+def _positions(words: int, pictures: Sequence[Picture], audio: Tensor) -> int:
+    """How many positions a unit is fed with: its beginning, its words, its pictures with what stands around them, its sound."""
+    views = [view for picture in pictures for view in (picture.whole, *picture.slices)]
+    return 1 + words + sum(view.shape[0] + 2 for view in views) + audio.shape[0]
