@@ -173,12 +173,15 @@ def picture_bytes(image_url: str) -> bytes:
     """The file in a picture's ``data:`` URL.
 
     Raises:
-        ValueError: it is none, or its contents are not base64; the message says so to whoever sent it.
+        ValueError: it is none, or its contents are empty or not base64; the message says so to whoever sent it.
     """
     kind, _, content = image_url.partition(",")
     if not kind.startswith("data:image/") or not kind.endswith(";base64"):
         raise ValueError("an image must be a data: URL with a picture in base64; this server fetches nothing")
     try:
-        return base64.b64decode(content, validate=True)
+        data = base64.b64decode(content, validate=True)
     except ValueError as exc:
         raise ValueError(f"the data: URL of an image is not base64: {exc}") from None
+    if not data:
+        raise ValueError("the data: URL of an image has nothing in it; put the picture behind the comma, in base64")
+    return data

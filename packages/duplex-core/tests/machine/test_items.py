@@ -163,6 +163,7 @@ def test_a_model_that_sees_gets_the_picture() -> None:
         ("data:image/png,AA", "with a picture in base64"),
         ("data:image/png;base64,AA", "is not base64"),
         ("data:image/png;base64,A%", "is not base64"),
+        ("data:image/png;base64,", "has nothing in it"),
     ],
 )
 def test_a_picture_that_cannot_be_got_at_is_refused(url: str, message: str) -> None:

@@ -101,6 +101,14 @@ async def test_instructions_reach_the_model_and_history_ends_with_the_question(s
         ({"messages": [{"role": "system", "content": "x"}]}, 400, "invalid_value", "messages"),
         ({"messages": [{"role": "bard", "content": "x"}]}, 400, "invalid_value", "messages.0"),
         ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+        *(
+            ({name: value}, 400, "invalid_value", name)
+            for name in ("max_tokens", "max_completion_tokens")
+            for value in (2**31, 2**63, 2**64, 10**30, 1e300)
+        ),
+        ({"temperature": 10**40}, 400, "invalid_value", "temperature"),
+        ({"n": 2**64}, 400, "unsupported_parameter", "n"),
+        ({"seed": 10**30}, 400, "unsupported_parameter", "seed"),
         ({"tool_choice": "required"}, 400, "invalid_value", "tool_choice"),
     ],
 )

@@ -215,7 +215,15 @@ def listening(listener: Listener, **can: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("https://example.com/cat.png", "this server fetches nothing"), ("data:image/png;base64,A%", "is not base64")],
+    [
+        ("https://example.com/cat.png", "this server fetches nothing"),
+        ("data:image/", "with a picture in base64"),
+        ("data:image/svg+xml,<svg/>", "with a picture in base64"),
+        ("data:image/png;base64,@@@", "is not base64"),
+        ("data:image/png;base64,abcde", "is not base64"),
+        ("data:image/png;base64", "has nothing in it"),
+        ("data:image/png;base64,", "has nothing in it"),
+    ],
 )
 async def test_a_picture_that_cannot_be_got_at_is_refused_by_name(serving: Any, url: str, message: str) -> None:
     content = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]

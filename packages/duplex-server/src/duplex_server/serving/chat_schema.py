@@ -30,7 +30,7 @@ from duplex_core.items import (
     Role,
     picture_bytes,
 )
-from duplex_core.patch import OPENAI_VOICES
+from duplex_core.patch import MAX_OUTPUT_TOKENS, OPENAI_VOICES
 from duplex_server.engine.chat import ChatRequest
 from duplex_server.serving.chat_audio import OUTPUT_FORMATS, Spoken, hear
 
@@ -195,8 +195,8 @@ class ChatCompletionRequest(_Body):
     messages: list[Message] = Field(min_length=1)
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_OUTPUT_TOKENS)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_OUTPUT_TOKENS)
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
