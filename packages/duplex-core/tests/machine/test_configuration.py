@@ -12,6 +12,7 @@ from duplex_core.capabilities import TurnPolicy
 from duplex_core.config import Modality, ServerVad, TurnDetection
 from duplex_core.errors import ErrorCode, refuse
 from duplex_core.events import InputCommitted, InputTimeoutTriggered, SessionUpdated, SpeechStarted, SpeechStopped
+from duplex_core.events.session import TOLD_CHARS
 from duplex_core.machine.io import Detect, ResetDetector
 from duplex_core.machine.sounding import IDLE_TIMER
 from duplex_core.machine.table import Hearing
@@ -55,6 +56,19 @@ def test_the_models_own_options_are_checked_and_completed() -> None:
     bench.refused_with(ErrorCode.INVALID_VALUE, bad, "session.options.bad")
     bench.do(c.SessionUpdate(session=SessionPatch(options={"mine": 2})))
     assert bench.machine.config.options == {"default": 1, "mine": 2}
+
+
+def test_a_file_in_an_option_is_not_told_back_and_the_model_has_it() -> None:
+    bench = Bench()
+    voice, told_whole = "A" * (TOLD_CHARS + 1), "B" * TOLD_CHARS
+    options = {"voice": voice, "text": told_whole, "nested": {"list": [voice, 1]}}
+    step = bench.do(c.SessionUpdate(session=SessionPatch(options=options)))
+    marker = "(4097 characters)"
+    shown = {"voice": marker, "text": told_whole, "nested": {"list": [marker, 1]}}
+    assert bench.only(SessionUpdated).session.options == shown
+    assert bench.machine.attach(2).options == shown
+    (configured,) = told(step.effects, m.Configured)
+    assert configured.config.options == bench.machine.config.options == options
 
 
 def test_what_is_fixed_after_the_start() -> None:

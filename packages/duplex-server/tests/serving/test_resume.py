@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
+import pydantic
 import pytest
 
+from duplex_core.config import SessionConfig
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import CloseReason
+from duplex_core.model import Configured, ModelInput, ModelOutput
 from duplex_server.engine.lease import Lifetime
 from duplex_server.serving import realtime
+from tests.support.serving import PARROT, serving
 
 RESUME = "/v1/realtime?autostart=0"
 
@@ -335,3 +340,45 @@ async def test_sessions_that_nobody_has_do_not_hold_up_the_end_of_the_server(ser
     async with asyncio.timeout(5):
         await served.engine.shutdown(60.0)
     assert served.engine.sessions.taken == 0
+
+
+class WithVoice(pydantic.BaseModel):
+    voice: str = ""
+
+
+class Configurable:
+    """Keeps how it was configured last, and says nothing."""
+
+    def __init__(self) -> None:
+        self.config: SessionConfig | None = None
+
+    def handle(self, event: ModelInput, now_ms: float) -> Sequence[ModelOutput]:
+        if isinstance(event, Configured):
+            self.config = event.config
+        return ()
+
+
+async def test_a_voice_in_an_option_does_not_come_back_with_every_event() -> None:
+    """Or the journal could not hold what a returning client has missed, and who reads it would get megabytes each time."""
+    voice = "A" * 6_000_000
+    model = Configurable()
+    spec = dataclasses.replace(PARROT, options_model=WithVoice, create_session=lambda context: model)
+    async with serving(spec) as served:
+        async with served.session() as first:
+            await first.by_hand(options={"voice": voice})
+            told, told_size = first.seen[-1]["session"]["options"], len(str(first.seen[-1]))
+            session_id, token = token_of(first)
+            last = last_seq(first)
+            for speed in range(30):
+                await first.say("session.update", session={"type": "realtime", "instructions": f"Be quick, {speed}."})
+            await first.until("session.updated", where=lambda event: "29" in event["session"]["instructions"])
+            assert model.config is not None
+            assert model.config.options["voice"] == voice
+            break_off(first)
+        async with resumed(served, session_id, token, last) as later:
+            back = await later.next()
+            assert (back["type"], back["replayed_events"]) == ("session.resumed", 30)
+            await later.until("session.updated", where=lambda event: "29" in event["session"]["instructions"])
+    assert told["voice"] == back["session"]["options"]["voice"] == "(6000000 characters)"
+    assert told_size < 16_000
+    assert "session.resync_required" not in later.types()

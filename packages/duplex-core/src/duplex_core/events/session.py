@@ -24,6 +24,9 @@ from duplex_core.events.base import ServerEvent
 from duplex_core.ledger import CommitPolicy
 from duplex_core.patch import WireFormat
 
+TOLD_CHARS = 4096
+"""Longest string in ``options`` that is told back as it is."""
+
 
 class InputView(msgspec.Struct, frozen=True, kw_only=True):
     """``session.audio.input`` as the client sees it."""
@@ -85,6 +88,24 @@ def wire_format(audio: AudioFormat) -> WireFormat:
     return WireFormat(type=audio.encoding, rate=audio.rate_hz if pcm else None)
 
 
+def told_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as they are told back: a string of more than :data:`TOLD_CHARS` characters is replaced by how long it is.
+
+    A file in an option, such as a voice, would come back with every event that shows the session. The model has it whole.
+    """
+    return {name: _told(value) for name, value in options.items()}
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= TOLD_CHARS else f"({len(value)} characters)"
+    if isinstance(value, dict):
+        return told_options(value)
+    if isinstance(value, list | tuple):
+        return [_told(each) for each in value]
+    return value
+
+
 def session_view(
     session_id: str,
     config: SessionConfig,
@@ -115,7 +136,7 @@ def session_view(
         temperature=config.temperature,
         playback=PlaybackView(commit_policy=config.commit_policy),
         overlap=config.overlap,
-        options=config.options,
+        options=told_options(config.options),
         epoch=epoch,
         attachment_generation=attachment_generation,
         capabilities=capabilities,
