@@ -9,7 +9,6 @@ decided, `</unit>`. What ends a unit is fed with the next one, which is the same
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from duplex_core.errors import ErrorCode, refuse
+from duplex_core.errors import ErrorCode, ErrorInfo, error, refuse
 from duplex_core.stages import Forward, LinkKind
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch, of_torch
@@ -32,8 +31,6 @@ from model_minicpmo.gpu.layout import Feed, Layout
 from model_minicpmo.payloads import ChatSensed, Decided, Opened, Options, Orders, Picture, Said, Sensed, at_temperature
 from model_minicpmo.rules.limit import ends_turn
 from model_minicpmo.rules.window import Span, Window, WindowPolicy, fits, move
-
-log = logging.getLogger(__name__)
 
 PREVIOUS = "\n\nprevious: "
 """What stands before the words of dropped units in the prompt."""
@@ -141,7 +138,7 @@ class ThinkerSession:
     def _unit(self, sensed: Sensed) -> Steps:
         orders, tokens = sensed.orders, self._layout.tokens
         text = self._layout.encode(orders.text) if orders.text else []
-        pictures = self._seen(sensed, len(text))
+        pictures, faults = self._seen(sensed, len(text))
         yield from self._move_window(self._window(_positions(len(text), pictures, sensed.audio)))
         feed = Feed(tokens.unknown).tokens(*self._tail)
         start = self._end
@@ -168,27 +165,28 @@ class ThinkerSession:
             said = None if decided.listens else self._said(orders, segment, words, was_open=before)
             self._history.extend(segment.told)
         self._units.append(Span(number=orders.number, start=start, length=0, words=self._spoken(words)))
-        told = {"context": self._context, "dropped_units": self._dropped, "faults": sensed.faults}
+        told = {"context": self._context, "dropped_units": self._dropped, "faults": (*sensed.faults, *faults)}
         yield Emit(payload=msgspec.structs.replace(decided, **told))
         yield Emit(payload=Forward(kind=LinkKind.HIDDEN_STATES, payload=said))
 
-    def _seen(self, sensed: Sensed, words: int) -> tuple[Picture, ...]:
-        """The pictures of a unit that can be taken in; of a camera's the latest that ever fit.
+    def _seen(self, sensed: Sensed, words: int) -> tuple[tuple[Picture, ...], tuple[ErrorInfo, ...]]:
+        """The pictures of a unit that can be taken in, of a camera's the latest that ever fit; and why others are not.
 
         Raises:
             DuplexError: `invalid_value`: somebody waits for what is in the unit, and it fits into no context.
         """
         pictures = sensed.pictures
+        faults: list[ErrorInfo] = []
         while not fits(window := self._window(_positions(words, pictures, sensed.audio))):
+            message = (
+                f"what is given at once takes {window.room} positions, and the context has {window.limit}, of which the "
+                f"prompt takes {window.fixed}; write less, or give fewer or smaller pictures"
+            )
             if sensed.orders.waited_for or not pictures:
-                message = (
-                    f"what is given at once takes {window.room} positions, and the context has {window.limit}, of which the "
-                    f"prompt takes {window.fixed}; write less, or give fewer or smaller pictures"
-                )
                 raise refuse(ErrorCode.INVALID_VALUE, message)
-            log.warning("unit %d: the context has no room for %d pictures", sensed.orders.number, len(pictures))
+            faults.append(error(ErrorCode.INVALID_VALUE, f"a picture is left out: {message}"))
             pictures = pictures[1:]
-        return pictures
+        return pictures, tuple(faults)
 
     def _listen(self, feed: Feed, orders: Orders) -> Steps:
         """Take a unit in without deciding on it; a turn that was interrupted is closed in it."""
