@@ -29,7 +29,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     ``out_of_band`` says that a response may leave the conversation alone (``conversation: "none"``) or be made from other items
     (``input``): a model that keeps one context for the whole session cannot forget such a response again, and says no.
     ``fixed_after_start`` names fields of :class:`~duplex_core.config.SessionConfig` that cannot change once the model has
-    begun to listen.
+    begun: with the first sound, picture or streamed text, or the first response. Until then each change is told
+    (:class:`~duplex_core.model.Configured`), so that a model which prepares at the first one prepares anew.
+    ``input_cancel`` says that ``input.cancel`` is taken: that all of the user's input which is not committed can be forgotten. A
+    model that takes sound in as it comes says no.
     """
 
     turn_policy: TurnPolicy = TurnPolicy.COMMITTED

@@ -103,6 +103,15 @@ class SpeechDropped(msgspec.Struct, frozen=True, kw_only=True):
     fence: Fence
 
 
+class InputDropped(msgspec.Struct, frozen=True, kw_only=True):
+    """The client has withdrawn its uncommitted input: what the model has not taken in yet is not to be.
+
+    Told to models that take their turns themselves, which have no other way to know; what they have heard stays heard.
+    """
+
+    fence: Fence
+
+
 class InputCommitted(msgspec.Struct, frozen=True, kw_only=True):
     """The user's audio became an item of the history: 16-bit mono PCM at the model's input rate, [start_ms, end_ms)."""
 
@@ -182,6 +191,7 @@ ModelInput = (
     | SpeechPaused
     | SpeechResumed
     | SpeechDropped
+    | InputDropped
     | InputCommitted
     | HistoryChanged
     | ToolResult
@@ -301,6 +311,15 @@ class TranscriptFailed(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
+class InputRefused(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the user gave could not be used, and was left out; ``error`` tells the client, as an ``error`` event.
+
+    Carries no fence: it is about what was given, and no answer ends by it. In a chat request it fails the request.
+    """
+
+    error: ErrorInfo
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
     """This answer cannot be made. The session goes on."""
 
@@ -314,7 +333,9 @@ class Fatal(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo
 
 
-Decision = Listen | BeginTurn | Speak | ToolCall | EndTurn | UserTranscript | TranscriptFailed | Failed | Fatal
+Decision = (
+    Listen | BeginTurn | Speak | ToolCall | EndTurn | UserTranscript | TranscriptFailed | InputRefused | Failed | Fatal
+)
 ModelOutput = Submit | Abort | WakeAt | Decision
 
 
@@ -342,6 +363,8 @@ __all__ = [
     "HistoryChanged",
     "ImageArrived",
     "InputCommitted",
+    "InputDropped",
+    "InputRefused",
     "Interrupted",
     "Lane",
     "Listen",

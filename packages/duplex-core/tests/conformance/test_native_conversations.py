@@ -436,6 +436,7 @@ def test_an_answer_that_does_not_come_ends_all_the_same() -> None:
 def test_what_is_fixed_after_the_start_is_refused_by_name() -> None:
     driver = frames("", fixed=("instructions",))
     driver.send(SessionUpdate(session=SessionPatch(instructions="You are a pirate.")))
+    seconds(driver, 0.1)
     assert not driver.all_of(ErrorEvent)
     driver.send(SessionUpdate(session=SessionPatch(instructions="You are a poet.")))
     (refusal,) = driver.all_of(ErrorEvent)

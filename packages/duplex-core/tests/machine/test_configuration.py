@@ -11,8 +11,16 @@ from duplex_core import model as m
 from duplex_core.capabilities import TurnPolicy
 from duplex_core.config import Modality, ServerVad, TurnDetection
 from duplex_core.errors import ErrorCode, refuse
-from duplex_core.events import InputCommitted, InputTimeoutTriggered, SessionUpdated, SpeechStarted, SpeechStopped
+from duplex_core.events import (
+    ErrorEvent,
+    InputCommitted,
+    InputTimeoutTriggered,
+    SessionUpdated,
+    SpeechStarted,
+    SpeechStopped,
+)
 from duplex_core.events.session import TOLD_CHARS
+from duplex_core.items import InputText, MessageItem, Role
 from duplex_core.machine.io import Detect, ResetDetector
 from duplex_core.machine.sounding import IDLE_TIMER
 from duplex_core.machine.table import Hearing
@@ -73,7 +81,9 @@ def test_a_file_in_an_option_is_not_told_back_and_the_model_has_it() -> None:
 
 def test_what_is_fixed_after_the_start() -> None:
     bench = Bench(capabilities={"fixed_after_start": ("instructions",)})
+    bench.do(c.SessionUpdate(session=SessionPatch(instructions="Hum.")))
     bench.do(c.SessionUpdate(session=SessionPatch(instructions="Sing.")))
+    bench.append(100)
     again = c.SessionUpdate(session=SessionPatch(instructions="Dance.", output_modalities=[Modality.TEXT]))
     bench.refused_with(ErrorCode.UNSUPPORTED_PARAMETER, again, "session.instructions")
     bench.do(c.SessionUpdate(session=SessionPatch(instructions="Sing.", output_modalities=[Modality.TEXT])))
@@ -85,6 +95,16 @@ def test_the_start_is_the_first_audio_too() -> None:
     bench.append(100)
     command = c.SessionUpdate(session=SessionPatch(instructions="Dance."))
     bench.refused_with(ErrorCode.UNSUPPORTED_PARAMETER, command, "session.instructions")
+
+
+def test_the_start_is_the_first_response_and_no_message_and_the_refusal_says_which() -> None:
+    bench = Bench(capabilities={"fixed_after_start": ("instructions",)})
+    bench.do(c.ConversationItemCreate(item=MessageItem(role=Role.USER, content=(InputText(text="Hello."),))))
+    bench.do(c.SessionUpdate(session=SessionPatch(instructions="Dance.")))
+    bench.do(c.ResponseCreate())
+    command = c.SessionUpdate(session=SessionPatch(instructions="Sing."))
+    bench.refused_with(ErrorCode.UNSUPPORTED_PARAMETER, command, "session.instructions")
+    assert "a response was created" in bench.of(ErrorEvent)[-1].error.message
 
 
 def test_a_refused_command_does_not_start_the_model() -> None:

@@ -8,8 +8,9 @@ from duplex_core import commands as c
 from duplex_core import model as m
 from duplex_core.capabilities import TurnPolicy
 from duplex_core.config import ServerVad
-from duplex_core.errors import ErrorCode
+from duplex_core.errors import ErrorCode, error
 from duplex_core.events import (
+    ErrorEvent,
     ResponseCreated,
     ResponseDone,
     ResponseListen,
@@ -44,6 +45,22 @@ def test_the_model_speaks_without_any_commit() -> None:
     bench.end()
     bench.wait(400)
     assert [item_text(item) for item in bench.history] == ["Mm-hm."]
+    assert bench.only(ResponseDone).response.status is ResponseStatus.COMPLETED
+    invariants.check(bench.events)
+
+
+def test_what_could_not_be_used_of_the_input_is_told_and_ends_nothing() -> None:
+    bench = native()
+    bench.append(1000)
+    fault = error(ErrorCode.INVALID_VALUE, "that is no picture", param="video_frames")
+    bench.do(m.InputRefused(error=fault))
+    assert bench.only(ErrorEvent).error == fault
+    begin(bench)
+    bench.speak("Mm-hm.", ms=400)
+    bench.do(m.InputRefused(error=fault))
+    bench.end()
+    bench.wait(400)
+    assert [each.error for each in bench.events if isinstance(each, ErrorEvent)] == [fault, fault]
     assert bench.only(ResponseDone).response.status is ResponseStatus.COMPLETED
     invariants.check(bench.events)
 

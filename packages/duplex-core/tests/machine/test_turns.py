@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duplex_core import commands as c
+from duplex_core.capabilities import TurnPolicy
 from duplex_core.config import ServerVad
 from duplex_core.errors import ErrorCode
 from duplex_core.events import (
@@ -27,6 +28,7 @@ from duplex_core.model import (
     AudioArrived,
     Configured,
     ImageArrived,
+    InputDropped,
     Respond,
     ResponseCause,
     SpeechBegan,
@@ -353,6 +355,19 @@ def test_what_is_cleared_is_gone(command: c.Command) -> None:
     bench.append(100)
     bench.commit()
     assert same_audio(audio_of(bench), 400, 500), "the time line goes on"
+
+
+def test_a_model_that_hears_everything_is_told_what_was_withdrawn() -> None:
+    bench = Bench(capabilities={"turn_policy": TurnPolicy.MODEL})
+    bench.do(c.InputAudioBufferClear())
+    assert not bench.told(InputDropped), "it has heard nothing yet, and is not begun for this"
+    bench.append(400)
+    bench.do(c.InputAudioBufferClear())
+    assert len(bench.told(InputDropped)) == 1
+    committed = Bench()
+    committed.append(400)
+    committed.do(c.InputAudioBufferClear())
+    assert not committed.told(InputDropped)
 
 
 def test_input_cancel_is_for_models_that_take_it() -> None:

@@ -18,7 +18,7 @@ from duplex_core.machine.history import History
 from duplex_core.machine.io import NOTHING, Effect, SetTimer, Step, Tell
 from duplex_core.machine.semantic import Pause, detector_settings
 from duplex_core.machine.table import Hearing, Lanes
-from duplex_core.model import Configured, ModelInput
+from duplex_core.model import AudioArrived, Configured, ImageArrived, ModelInput, Respond, TextArrived
 
 
 class Core:
@@ -51,6 +51,8 @@ class Core:
         self.input_end_ms = 0.0
         """How far the user's audio reaches, in ms of it."""
         self.configured = False
+        self.begun = ""
+        """What the model has begun with, in words; what is fixed after the start may change until then."""
         self._serial = 0
         self._events: list[Event] = []
         self._effects: list[Effect] = []
@@ -95,6 +97,7 @@ class Core:
         """Tell the model; its configuration always comes first."""
         if not self.configured:
             self.configure()
+        self.begun = self.begun or _begins(event)
         self.perform(Tell(event=event))
 
     def configure(self) -> None:
@@ -133,3 +136,18 @@ class Core:
     def input_ms(self, pcm: bytes) -> float:
         """Milliseconds of audio at the model's input rate."""
         return pcm16_ms(len(pcm), self.capabilities.input_rate_hz)
+
+
+def _begins(event: ModelInput) -> str:
+    """What this is for a model to begin with, in words; nothing when it can be begun without."""
+    match event:
+        case AudioArrived():
+            return "sound has come"
+        case ImageArrived():
+            return "a picture has come"
+        case TextArrived():
+            return "text has come"
+        case Respond():
+            return "a response was created"
+        case _:
+            return ""

@@ -32,6 +32,7 @@ from duplex_core.machine.taking import Taking
 from duplex_core.model import (
     AudioArrived,
     ImageArrived,
+    InputDropped,
     ResponseCause,
     SpeechBegan,
     SpeechDropped,
@@ -349,7 +350,10 @@ class InputSide:
         self._tail = False
         self._drop_speech()
         self._ear.restart(self._buffer.end_ms, b"")
-        self._core.emit(InputCleared())
+        core = self._core
+        if core.streams and core.configured:
+            core.tell(InputDropped(fence=core.fence))
+        core.emit(InputCleared())
 
     def _drop_speech(self) -> None:
         core = self._core

@@ -206,6 +206,8 @@ class SessionMachine:
                 self._input.learn(event)
             case m.TranscriptFailed():
                 self._input.recognition.failed(event, self._input.pending_id)
+            case m.InputRefused():
+                self._core.emit(ErrorEvent(error=event.error))
             case m.Failed():
                 self._output.fail(event)
             case m.Fatal():
@@ -289,10 +291,10 @@ class SessionMachine:
         after = apply_session_patch(before, command.session, core.capabilities)
         if core.check_options is not None and after.options != before.options:
             after = msgspec.structs.replace(after, options=core.check_options(after.options))
-        if core.configured:
+        if core.begun:
             for name in core.capabilities.fixed_after_start:
                 if getattr(before, name) != getattr(after, name):
-                    message = f"{name} cannot change any more: the model has begun to listen"
+                    message = f"{name} cannot change any more: {core.begun}, and the model has begun with what it was"
                     raise refuse(ErrorCode.UNSUPPORTED_PARAMETER, message, param=f"session.{name}")
         core.config = after
         self._input.reconfigured(before)

@@ -20,6 +20,7 @@ from duplex_core.model import (
     EndTurn,
     Failed,
     Fatal,
+    InputRefused,
     Listen,
     ModelInput,
     ModelOutput,
@@ -103,7 +104,7 @@ def _take(answer: ChatAnswer, output: ModelOutput) -> None:
             answer.reason, answer.usage = reason, usage
         case Listen():
             answer.reason = StopReason.DONE
-        case Failed(error=error) | Fatal(error=error):
+        case Failed(error=error) | Fatal(error=error) | InputRefused(error=error):
             answer.error = error
         case WakeAt(at_ms=at_ms):
             assert at_ms is None, "a chat request waits for no timer: nobody listens to its pace"
