@@ -31,6 +31,7 @@ from duplex_core.model import (
     EndTurn,
     Failed,
     Fatal,
+    InputRefused,
     Listen,
     ModelInput,
     ModelOutput,
@@ -203,7 +204,7 @@ class _Chat:
                 self._timers.set(Deadline(key=key), at_ms)
             case Listen():
                 yield ChatDone(reason=StopReason.DONE, usage=TokenUsage())
-            case Failed(error=info) | Fatal(error=info):
+            case Failed(error=info) | Fatal(error=info) | InputRefused(error=info):
                 raise DuplexError(info)
             case BeginTurn() | UserTranscript() | TranscriptFailed():
                 pass  # about turns and speech, of which a chat has none
