@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import kaldi_native_fbank
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank, spectrogram
 
-from model_minicpmo.gpu.voice.resample import resample
+from model_minicpmo.gpu.voice.resample import _kernel, resample
 from model_minicpmo.gpu.voice.spectra import mel_filters, prompt_frames, speaker_frames, speech_frames
 
 pytestmark = pytest.mark.engines
@@ -79,7 +81,10 @@ def test_filters_on_slaneys_scale(rate: int, window: int, bins: int, top_hz: flo
     np.testing.assert_allclose(mel_filters(rate=rate, window=window, bins=bins, top_hz=top_hz), expected.T, atol=1e-9)
 
 
-@pytest.mark.parametrize(("rate", "to"), [(16_000, 24_000), (44_100, 16_000), (48_000, 24_000), (24_000, 16_000)])
+@pytest.mark.parametrize(
+    ("rate", "to"),
+    [(16_000, 24_000), (44_100, 16_000), (48_000, 24_000), (24_000, 16_000), (22_051, 24_000), (4001, 16_000)],
+)
 def test_a_resampled_tone_is_the_tone(rate: int, to: int) -> None:
     def tone(at: int) -> Sound:
         return np.sin(2 * np.pi * 440.0 * np.arange(at) / at).astype(np.float32)
@@ -93,6 +98,21 @@ def test_a_resampled_tone_is_the_tone(rate: int, to: int) -> None:
 def test_resampling_down_lets_nothing_through_that_would_fold_back() -> None:
     tone = np.sin(2 * np.pi * 15_000.0 * np.arange(48_000) / 48_000).astype(np.float32)
     assert np.abs(resample(tone, rate=48_000, to=16_000)[200:-200]).max() < 5e-3
+
+
+@pytest.mark.parametrize("rate", [4001, 11_025, 22_051, 44_056, 44_101, 191_999, 192_000])
+def test_no_rate_costs_more_than_its_sound(rate: int) -> None:
+    """A table of filters for each place between two samples would take gigabytes where rates share no factor."""
+    sound = np.zeros(30 * rate, dtype=np.float32)
+    _kernel.cache_clear()
+    tracemalloc.start()
+    try:
+        for to in (16_000, 24_000):
+            assert len(resample(sound, rate=rate, to=to)) == -(-len(sound) * to // rate)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 150e6, "what 30 s take at the highest rate, in float64, with a copy and a table"
 
 
 def test_an_equal_rate_changes_nothing() -> None:
