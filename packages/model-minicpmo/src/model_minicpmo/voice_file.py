@@ -31,6 +31,9 @@ MOST_CHANNELS = 2
 def open_recording(content: bytes) -> Iterator[soundfile.SoundFile]:
     """Open a reference voice: a wav or flac file of 0.5 to 30 s, mono or stereo, at 4 to 192 kHz.
 
+    Whatever is raised until it is closed is the bytes' fault, whichever error the decoder makes of them: soundfile lets bare
+    ValueErrors and MemoryErrors through beside its own. So nothing but decoding belongs into the block.
+
     Raises:
         RecordingError: The bytes are no such file; or, while it is open, its sound cannot be decoded.
     """
@@ -40,10 +43,26 @@ def open_recording(content: bytes) -> Iterator[soundfile.SoundFile]:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             _check(file)
             yield file
-    except soundfile.LibsndfileError as error:
+    except RecordingError:
+        raise
+    except Exception as error:
+        why = error.error_string if isinstance(error, soundfile.LibsndfileError) else str(error) or type(error).__name__
         raise RecordingError(
-            f"the reference voice of {len(content)} bytes cannot be read as a wav or flac file: {error.error_string}"
+            f"the reference voice of {len(content)} bytes cannot be read as a wav or flac file: {why}"
         ) from error
+
+
+def check_length(samples: int, rate: int) -> None:
+    """Refuse a voice that is too short or too long; asked of what a file says of itself, and again of what was in it.
+
+    Raises:
+        RecordingError: So many samples at that rate, in Hz, do not last 0.5 to 30 s.
+    """
+    seconds = samples / rate
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise RecordingError(
+            f"the reference voice lasts {seconds:.2f} s; it has to last between {SHORTEST_S:g} and {LONGEST_S:g} s"
+        )
 
 
 def _check(file: soundfile.SoundFile) -> None:
@@ -53,8 +72,4 @@ def _check(file: soundfile.SoundFile) -> None:
             f"the reference voice has {file.channels} channels at {file.samplerate} Hz; it has to be mono or stereo at "
             f"{LOWEST_HZ} to {HIGHEST_HZ} Hz"
         )
-    seconds = file.frames / file.samplerate
-    if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise RecordingError(
-            f"the reference voice lasts {seconds:.2f} s; it has to last between {SHORTEST_S:g} and {LONGEST_S:g} s"
-        )
+    check_length(file.frames, file.samplerate)

@@ -234,3 +234,20 @@ def test_a_talker_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> No
     said = r"missing: emb_code.0.weight; unexpected: something.new; .*emb_text.weight is \[7, 32\]"
     with pytest.raises(CheckpointError, match=said):
         load_talker_model(open_checkpoint(tmp_path))
+
+
+def test_hidden_states_that_are_no_numbers_never_reach_the_cache(model: TalkerModel) -> None:
+    """Whoever has the slot next would have them behind its own positions, where even masked they count."""
+    talker = Talker(model, slots=2)
+    [before] = talker.say([_words(1, 5)])
+    talker.cancel(0)
+    for bad in (torch.nan, torch.inf):
+        long = _words(2, 40)
+        long.hidden[20, 3] = bad
+        with pytest.raises(ValueError, match="no numbers"):
+            talker.begin(long)
+    assert not talker.busy
+    assert bool(torch.isfinite(talker._cache.keys).all())
+    [after] = talker.say([_words(1, 5)])
+    assert after.codes == before.codes
+    assert torch.equal(after.logits, before.logits)

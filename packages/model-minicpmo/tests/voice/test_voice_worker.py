@@ -34,6 +34,16 @@ def recording(seconds: float = 1.0, *, missing: int = 0, **more: Any) -> bytes:
     return content[: len(content) - missing]
 
 
+def patched(content: bytes, at: int, value: int) -> bytes:
+    return content[:at] + bytes([value]) + content[at + 1 :]
+
+
+def loud(times: float) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, times * np.sign(np.sin(np.arange(16_000) / 20)), 16_000, format="WAV", subtype="FLOAT")
+    return file.getvalue()
+
+
 def no_numbers() -> bytes:
     file = io.BytesIO()
     soundfile.write(file, np.full(16_000, np.nan), 16_000, format="WAV", subtype="FLOAT")
@@ -82,8 +92,10 @@ def refused(worker: VoiceWorker, payload: Any) -> ErrorInfo:
         (recording(format="FLAC", missing=9_000), "cannot be read as a wav or flac file"),
         (recording(0.3), "lasts 0.30 s"),
         (no_numbers(), "holds values that are no numbers"),
+        (patched(recording(format="FLAC"), 7, 41), "lasts 0.00 s"),  # opens, and holds nothing
+        (patched(recording(), 20, 0x40), "cannot be read as a wav or flac file"),  # G.721: a bare ValueError
     ],
-    ids=["no-file", "cut", "short", "not-a-number"],
+    ids=["no-file", "cut", "short", "not-a-number", "empty", "foreign"],
 )
 def test_a_voice_that_cannot_be_read_is_its_sender_s_to_change(
     reading: VoiceWorker, reference: bytes, message: str
@@ -95,6 +107,15 @@ def test_a_voice_that_cannot_be_read_is_its_sender_s_to_change(
     [sound] = step(reading, Codes(number=0, codes=tuple(range(28)), ends_turn=True)).outputs
     assert isinstance(sound, Sound)
     assert any(sound.pcm)
+
+
+def test_a_voice_that_is_far_too_loud_speaks_as_if_it_were_clipped(reading: VoiceWorker) -> None:
+    said = []
+    for times in (1.0, 1e30):
+        assert step(reading, Voice(reference=loud(times))).refusal is None
+        said.append(step(reading, Codes(number=0, codes=tuple(range(28)), ends_turn=True)).outputs[0])
+    assert said[0] == said[1]
+    assert any(said[0].pcm)
 
 
 def test_without_a_voice_of_the_checkpoint_s_own_one_has_to_be_sent(reading: VoiceWorker) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import soxr
 
 from model_minicpmo.errors import RecordingError
-from model_minicpmo.voice_file import open_recording
+from model_minicpmo.voice_file import check_length, open_recording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ class Recording:
     """A decoded file.
 
     Attributes:
-        samples: float32 [n], mono: the mean of the file's channels.
+        samples: float32 [n], mono, within ±1: the mean of the file's channels.
         rate: Samples a second, in Hz.
     """
 
@@ -47,15 +47,18 @@ class Recording:
 def decode_recording(content: bytes) -> Recording:
     """Decode a reference voice: a wav or flac file of 0.5 to 30 s, mono or stereo, at 4 to 192 kHz.
 
+    Files of floats may go beyond ±1; what does is clipped there, as players do. So no file is too loud for what computes with it.
+
     Raises:
-        RecordingError: The bytes are no such file, or hold values that are no numbers.
+        RecordingError: The bytes are no such file, hold less sound than they say, or values that are no numbers.
     """
     with open_recording(content) as file:
         rate = int(file.samplerate)
         channels: NDArray[np.float32] = file.read(dtype="float32", always_2d=True)
+    check_length(len(channels), rate)
     if not np.isfinite(channels).all():
         raise RecordingError("the reference voice holds values that are no numbers")
-    return Recording(samples=channels.mean(axis=1), rate=rate)
+    return Recording(samples=channels.clip(-1, 1).mean(axis=1), rate=rate)
 
 
 def find_default_voice(folder: Path) -> Path | None:

@@ -207,7 +207,8 @@ class Talker:
 
         Raises:
             TalkerBusyError: the slot has not ended its last one.
-            ValueError: there is no such slot, ids and hidden states do not match, or the text alone is longer than a slot.
+            ValueError: there is no such slot, ids and hidden states do not match or are no numbers, or the text alone is longer
+                than a slot.
         """
         slot = utterance.slot
         if not 0 <= slot < self.slots:
@@ -217,6 +218,10 @@ class Talker:
             message = f"slot {slot} is still speaking: let it end or cancel it before the next utterance"
             raise TalkerBusyError(message)
         condition = self.model.condition(utterance.ids, utterance.hidden, text_ends=utterance.text_ends)
+        if not bool(torch.isfinite(condition).all()):
+            # In the cache they would outlive their turn: whoever has the slot next masks them, and of those the sum is none.
+            message = "the hidden states at the words to be spoken hold values that are no numbers"
+            raise ValueError(message)
         rows, start = condition.shape[0], self._lengths[slot]
         forgot = start > 0 and start + rows + utterance.limits.max_steps > self.positions
         if forgot:

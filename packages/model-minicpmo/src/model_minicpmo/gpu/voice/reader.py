@@ -78,6 +78,9 @@ class VoiceReader:
         codes = self._codes(speech_frames(speech))
         vector = self._speaker.run(speaker_frames(speech)[None]).reshape(-1)
         frames = prompt_frames(resample(samples, rate=rate, to=PROMPT_RATE))
+        if not (np.isfinite(vector).all() and np.isfinite(frames).all()):
+            message = "the reference voice gives features that are no numbers: is it sound within ±1?"
+            raise RecordingError(message)
         return Voice(
             codes=torch.from_numpy(codes),
             mel=torch.from_numpy(_as_long_as(frames, _FRAMES_A_CODE * len(codes))),
