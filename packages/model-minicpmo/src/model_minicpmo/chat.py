@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING
 
 from duplex_core import model as m
 from duplex_core.config import Modality
+from duplex_core.errors import ErrorCode, error
 from duplex_core.items import InputAudio, InputImage, InputText, Item, MessageItem, item_text, picture_bytes
 from duplex_core.spec import SessionContext
 from duplex_core.stages import Lane, StageFailed, StageOutput, StageRequest
-from duplex_core.tensors import Tensor
 from model_minicpmo.options import SessionOptions, for_stages
 from model_minicpmo.payloads import SENSES, Chat, ChatMessage, ChatPart, Sound, Written, at_temperature
-from model_minicpmo.sound import float32
+from model_minicpmo.rules.units import UNIT_BYTES
+from model_minicpmo.settings import MiniCPMOSettings
+from model_minicpmo.sound import pcm16
 
 if TYPE_CHECKING:
     from duplex_core.fence import Fence
 
 MAX_TOKENS = 1024
 """Most tokens of an answer when the request does not say."""
+POSITION_BYTES = UNIT_BYTES // 10
+"""Bytes of sound for each position that it takes."""
 
 
 class ChatAnswer:
@@ -30,6 +34,8 @@ class ChatAnswer:
 
     def __init__(self, context: SessionContext) -> None:
         """Begin with nothing asked."""
+        assert isinstance(context.deploy, MiniCPMOSettings), "this package's own settings are what the plugin names"
+        self._positions = context.deploy.thinker.max_model_len
         self._options = SessionOptions.model_validate(context.config.options)
         self._fence: Fence | None = None
         self._end = m.StopReason.DONE
@@ -42,14 +48,19 @@ class ChatAnswer:
                 return self._ask(event)
             case StageOutput():
                 return self._told(event)
-            case StageFailed(error=error) if self._fence is not None:
-                return (m.Failed(fence=self._fence, error=error),)
+            case StageFailed(error=failure) if self._fence is not None:
+                return (m.Failed(fence=self._fence, error=failure),)
             case _:
                 return ()
 
     def _ask(self, respond: m.Respond) -> Sequence[m.ModelOutput]:
         self._fence = respond.fence
         config = respond.config
+        if (taken := sum(map(_sound_positions, respond.history))) > self._positions:
+            told = (
+                f"the sound in the messages takes {taken} positions of a context of {self._positions}; send less of it"
+            )
+            return (m.Failed(fence=respond.fence, error=error(ErrorCode.CONTEXT_FULL, told)),)
         messages = [message for item in respond.history if (message := _message(item)) is not None]
         if config.instructions:
             messages.insert(0, ChatMessage(role="system", parts=(ChatPart(text=config.instructions),)))
@@ -84,6 +95,13 @@ class ChatAnswer:
         return told
 
 
+def _sound_positions(item: Item) -> int:
+    """How many positions of a context the sound in an item takes: one for each tenth of a second."""
+    parts = item.content if isinstance(item, MessageItem) else ()
+    sounds = (part.audio for part in parts if isinstance(part, InputAudio) and part.audio is not None)
+    return sum(len(pcm) // POSITION_BYTES for pcm in sounds)
+
+
 def _message(item: Item) -> ChatMessage | None:
     """An item as a message; a tool's call or result as words, since this model has no tools."""
     if not isinstance(item, MessageItem):
@@ -92,8 +110,7 @@ def _message(item: Item) -> ChatMessage | None:
     parts = []
     for part in item.content:
         if isinstance(part, InputAudio) and part.audio is not None:
-            samples = Tensor(dtype="float32", shape=(len(part.audio) // 2,), data=float32(part.audio))
-            parts.append(ChatPart(samples=samples))
+            parts.append(ChatPart(samples=pcm16(part.audio)))
         elif isinstance(part, InputImage):
             parts.append(ChatPart(picture=picture_bytes(part.image_url)))
         elif isinstance(part, InputText):

@@ -33,17 +33,25 @@ class InputError(ValueError):
 
     Attributes:
         param: The field of the wire that it came in, where there is only one.
+        code: What it is told as.
     """
 
     param: ClassVar[str | None] = None
+    code: ClassVar[ErrorCode] = ErrorCode.INVALID_VALUE
 
     @property
     def info(self) -> ErrorInfo:
         """What the client is told: that it is its own to change, and where."""
-        return error(ErrorCode.INVALID_VALUE, str(self), param=self.param)
+        return error(self.code, str(self), param=self.param)
 
 
 class RecordingError(InputError):
     """A recording cannot serve as a reference voice."""
 
     param = "session.options.reference_audio"
+
+
+class TooLongError(InputError):
+    """What was sent takes more positions than a context has."""
+
+    code = ErrorCode.CONTEXT_FULL

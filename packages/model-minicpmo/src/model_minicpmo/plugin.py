@@ -77,7 +77,14 @@ def stage_plan(checkpoint: Checkpoint, deploy: pydantic.BaseModel) -> StagePlan:
     }
     return StagePlan(
         stages=(
-            _stage(SENSES, "torch", "senses_worker:SensesWorker", own, settings, settings.senses),
+            _stage(
+                SENSES,
+                "torch",
+                "senses_worker:SensesWorker",
+                {**own, "positions": settings.thinker.max_model_len},
+                settings,
+                settings.senses,
+            ),
             _stage(
                 THINKER,
                 "vllm",

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import msgspec
+
 from duplex_core import model as m
 from duplex_core.audio import pcm16_ms
 from duplex_core.errors import ErrorCode
@@ -257,7 +259,10 @@ class MiniCPMOSession:
                 told = (*self._begin(), *self._say(decided, request_id))
             case TurnStep.GO_ON:
                 told = self._say(decided, request_id)
-        return (*told, *self._think())
+        # Pictures that came with a question are an item's; all others are a camera's.
+        param = None if cut.asked or cut.listened else "video_frames"
+        refused = (m.InputRefused(error=msgspec.structs.replace(fault, param=param)) for fault in decided.faults)
+        return (*refused, *told, *self._think())
 
     def _listen(self, cut: Cut) -> Sequence[m.ModelOutput]:
         self._asked = self._asked and not cut.asked

@@ -91,6 +91,11 @@ def unit(samples: torch.Tensor, number: int = 0, **more: Any) -> Unit:
     return Unit(orders=Orders(number=number), samples=of_torch(samples.clone()), **more)
 
 
+def asked(samples: torch.Tensor, **more: Any) -> Unit:
+    """A unit whose pictures somebody asks about."""
+    return Unit(orders=Orders(number=0, asked=True, waited_for=True), samples=of_torch(samples.clone()), **more)
+
+
 def second(samples: torch.Tensor, number: int, **more: Any) -> Unit:
     return unit(samples[16_000 * number : 16_000 * (number + 1)], number, **more)
 
@@ -100,6 +105,10 @@ def wav(samples: torch.Tensor, rate: int = 16_000, **more: Any) -> bytes:
     values = samples if "subtype" in more else (32767 * samples).round().short()
     soundfile.write(file, values.numpy(), rate, format=more.pop("format", "WAV"), **more)
     return file.getvalue()
+
+
+def patched(content: bytes, at: int, value: int) -> bytes:
+    return content[:at] + bytes([value]) + content[at + 1 :]
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (320, 240)) -> bytes:
@@ -236,7 +245,7 @@ def test_a_bad_input_fails_alone_and_leaves_its_stream_as_it_was(worker: SensesW
     broken = picture()[:200]
     given = step(
         worker,
-        s0=unit(noise(1), pictures=(picture(), broken)),
+        s0=asked(noise(1), pictures=(picture(), broken)),
         s1=unit(noise(2), pictures=(picture(),)),
         s2=unit(noise(3)[:-1], 3),
     )
@@ -249,6 +258,55 @@ def test_a_bad_input_fails_alone_and_leaves_its_stream_as_it_was(worker: SensesW
         assert apart(ours, as_torch(there)) <= EMBEDS
 
 
+def test_pictures_that_cannot_be_shown_are_left_out_and_their_second_is_heard(worker: SensesWorker) -> None:
+    alone = sense(worker, 1, unit(noise(1)))
+    file = io.BytesIO()
+    Image.new("1", (4000, 4000)).save(file, "PNG")
+    large = file.getvalue()
+    shown = (b"GIF89a", picture(), large, large)
+    sensed = sense(worker, 0, unit(noise(1), pictures=shown))
+    assert apart(sensed.audio, as_torch(alone.audio)) <= EMBEDS
+    assert len(sensed.pictures) == 2
+    [seen] = sense(worker, 2, unit(noise(2), pictures=(picture(),))).pictures
+    assert apart(sensed.pictures[0].whole, as_torch(seen.whole)) <= EMBEDS
+    assert [(fault.code, fault.retryable) for fault in sensed.faults] == [(ErrorCode.INVALID_VALUE, False)] * 2
+    first, second = (fault.message for fault in sensed.faults)
+    assert "these 6 bytes cannot be decoded as a picture" in first
+    assert "4000 by 4000 pixels is too large beside the others of its second" in second
+    assert not alone.faults
+
+
+def test_a_recording_that_is_far_too_loud_is_heard_as_if_it_were_clipped(worker: SensesWorker) -> None:
+    """Squared, values of 1e30 are no numbers any more, and those would stay in the thinker's cache."""
+    loud = torch.sign(noise(4, 20_000))
+    voices = [wav(times * loud, subtype="FLOAT") for times in (1.0, 1e30)]
+    heard = [sense(worker, 0, Open(prompt="", options=OPTIONS, reference=voice)).reference for voice in voices]
+    assert heard[0] == heard[1]
+    assert bool(torch.isfinite(as_torch(heard[0])).all())
+    wide = [sense(worker, slot, unit(times * noise(5).sign())).audio for slot, times in ((0, 1.0), (1, 1e30))]
+    assert apart(wide[1], as_torch(wide[0])) <= EMBEDS
+
+
+@pytest.mark.parametrize("front", ["_audio", "_vision"])
+def test_embeddings_that_are_no_numbers_leave_neither_the_senses_nor_anything_behind(
+    worker: SensesWorker, front: str
+) -> None:
+    given = unit(noise(1), pictures=(picture(),))
+    before = sense(worker, 0, given)
+    worker.reset(0)
+    broken = worker._audio.encoder.conv1.bias if front == "_audio" else worker._vision.resampler.query
+    whole = broken.detach().clone()
+    with torch.no_grad():
+        broken.fill_(torch.nan)
+        failed = sense(worker, 0, given)
+        broken.copy_(whole)
+    assert theirs(failed) is None
+    assert "hold no numbers" in failed.failed.message
+    after = sense(worker, 0, given)
+    assert apart(after.audio, as_torch(before.audio)) <= EMBEDS
+    assert after.pictures == before.pictures
+
+
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
@@ -256,10 +314,12 @@ def test_a_bad_input_fails_alone_and_leaves_its_stream_as_it_was(worker: SensesW
         (wav(noise(0, 40_000), format="FLAC")[:30_000], "of 30000 bytes cannot be read as a wav or flac file"),
         (wav(torch.zeros(31 * 8000), 8000), "lasts 31.00 s; it has to last between 0.5 and 30 s"),
         (wav(torch.zeros(100)), "lasts 0.01 s"),
+        (patched(wav(noise(0, 40_000), format="FLAC"), 7, 41), "lasts 0.00 s"),  # opens, and holds nothing
+        (patched(wav(noise(0, 40_000)), 20, 0x40), "cannot be read as a wav or flac file"),  # G.721: a bare ValueError
         (wav(torch.zeros(16_000, 3)), "has 3 channels at 16000 Hz; it has to be mono or stereo"),
         (wav(torch.full((16_000,), torch.nan), subtype="FLOAT"), "no numbers"),
     ],
-    ids=["no-file", "cut", "long", "short", "channels", "not-a-number"],
+    ids=["no-file", "cut", "long", "short", "empty", "foreign", "channels", "not-a-number"],
 )
 def test_a_broken_voice_fails_its_own_opening(worker: SensesWorker, reference: bytes, told: str) -> None:
     given = step(worker, s0=Open(prompt="", options=OPTIONS, reference=reference), s1=unit(noise(1)))
@@ -339,6 +399,28 @@ def one_sound(samples: torch.Tensor) -> Chat:
     )
 
 
+def test_a_chat_s_sound_in_integers_is_heard_as_the_same_in_floats(worker: SensesWorker) -> None:
+    """So it comes from the session: nothing is computed where everybody waits."""
+    integers = (32767 * noise(1)).short()
+    floats = sense(worker, 0, one_sound(integers.float() / 32768)).messages[0].parts[0].audio
+    assert sense(worker, 0, one_sound(integers)).messages[0].parts[0].audio == floats
+
+
+def test_a_chat_that_fits_into_no_context_is_refused_before_any_of_it_is_decoded(
+    worker: SensesWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_positions", 600)
+    cut_short = picture(size=(900, 900))[:-500]  # its header says how large it is; decoding it would fail
+    parts = (ChatPart(samples=of_torch(noise(1, 32_000))), *(ChatPart(picture=cut_short) for _ in range(9)))
+    failed = sense(worker, 0, Chat(messages=(ChatMessage(role="user", parts=parts),), options=OPTIONS))
+    assert isinstance(failed.failed, ErrorInfo)
+    assert (failed.failed.code, failed.failed.retryable) == (ErrorCode.CONTEXT_FULL, False)
+    assert "positions or more of a context of 600" in failed.failed.message
+    long = sense(worker, 0, one_sound(torch.zeros(16_000 * 61)))
+    assert long.failed.code is ErrorCode.CONTEXT_FULL
+    assert not worker._chats
+
+
 def test_a_chat_without_sound_or_pictures_passes_through(worker: SensesWorker) -> None:
     chat = Chat(messages=(ChatMessage(role="user", parts=(ChatPart(text="Hi."),)),), options=OPTIONS)
     sensed = forwarded(worker.step([SlotWork(slot=0, payload=chat)])[0])
@@ -362,8 +444,8 @@ def clip_of(worker: SensesWorker, slot: int) -> Tensor:
     ("part", "told", "ours"),
     [
         (ChatPart(samples=of_torch(torch.zeros(1280))), "has 1280 samples; to be heard it needs 1281", False),
-        (ChatPart(samples=of_torch(torch.zeros(2, 8000))), "has to be float32 [n], not float32 [2, 8000]", True),
-        (ChatPart(samples=of_torch(torch.zeros(8000, dtype=torch.int16))), "not int16 [8000]", True),
+        (ChatPart(samples=of_torch(torch.zeros(2, 8000))), "float32 or int16 [n], not float32 [2, 8000]", True),
+        (ChatPart(samples=of_torch(torch.zeros(8000, dtype=torch.int32))), "not int32 [8000]", True),
         (ChatPart(samples=of_torch(torch.full((8000,), torch.inf))), "holds values that are no numbers", True),
         (ChatPart(picture=b"GIF89a"), "6 bytes cannot be decoded as a picture", False),
         (ChatPart(picture=picture(size=(1010, 10))), "its sides must be within a factor of 100", False),

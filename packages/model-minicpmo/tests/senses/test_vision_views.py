@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +16,9 @@ from transformers.models.idefics2.modeling_idefics2 import Idefics2VisionTransfo
 from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
 
 from model_minicpmo.config import PreprocessorConfig
+from model_minicpmo.errors import InputError
 from model_minicpmo.gpu.checkpoint import open_checkpoint
-from model_minicpmo.gpu.pictures import Strip, cut, decode_picture
+from model_minicpmo.gpu.pictures import Strip, cut, decode_picture, picture_size
 from model_minicpmo.gpu.siglip import position_waves
 from model_minicpmo.gpu.vision import VisionFrontEnd
 from model_minicpmo.slicing import plan_views
@@ -204,5 +207,51 @@ def test_what_is_no_picture_is_refused(spoilt: bytes | str) -> None:
 
 
 def test_a_picture_too_large_is_refused_before_it_is_decoded() -> None:
-    with pytest.raises(ValueError, match="10000 by 6401 pixels is too large"):
-        decode_picture(encoded(Image.new("1", (10_000, 6401)), "PNG"))
+    large = encoded(Image.new("1", (8192, 2049)), "PNG")
+    for read in (decode_picture, picture_size):
+        with pytest.raises(ValueError, match="8192 by 2049 pixels is too large"):
+            read(large)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png_with(more: bytes, *, colours: int = 2) -> bytes:
+    """A PNG of 8 by 8 pixels, of palette (3) or true colours (2), with another chunk behind the pixels."""
+    header = struct.pack(">IIBBBBB", 8, 8, 8, colours, 0, 0, 0)
+    rows = zlib.compress(bytes(8 * (1 + 8 * (3 if colours == 2 else 1))))
+    chunks = (chunk(b"IHDR", header), chunk(b"IDAT", rows), more, chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_whatever_pillow_raises_on_a_picture_is_told_as_the_picture_s_fault() -> None:
+    """An empty profile behind the pixels is an IndexError to it, a palette's transparency of one byte an AssertionError."""
+    broken = [png_with(chunk(b"iCCP", b"")), png_with(chunk(b"tRNS", b"\0"), colours=3)]
+    for picture in broken:
+        with pytest.raises(InputError, match=f"these {len(picture)} bytes cannot be decoded as a picture: "):
+            decode_picture(picture)
+    kinds = (
+        b"gAMA",
+        b"tRNS",
+        b"cHRM",
+        b"sRGB",
+        b"pHYs",
+        b"iCCP",
+        b"zTXt",
+        b"iTXt",
+        b"tEXt",
+        b"eXIf",
+        b"acTL",
+        b"fcTL",
+        b"PLTE",
+    )
+    refused = 0
+    for kind in kinds:
+        for content in (b"", b"\0", b"\0" * 5, b"\xff" * 40):
+            for colours in (2, 3):
+                try:
+                    decode_picture(png_with(chunk(kind, content), colours=colours))
+                except InputError:
+                    refused += 1
+    assert refused > 10

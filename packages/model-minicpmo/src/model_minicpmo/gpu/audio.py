@@ -131,6 +131,11 @@ class AudioFrontEnd:
         """Begin anew with the memory of an old stream: nothing of its sound has any effect any more."""
         return AudioStream(cache=stream.cache)
 
+    def forget(self, stream: AudioStream) -> AudioStream:
+        """Begin anew, and overwrite the memory: for a stream whose keys and values have become no numbers."""
+        stream.cache.store.zero_()
+        return self.reset(stream)
+
     @torch.inference_mode()
     def encode(self, inputs: Sequence[tuple[AudioStream, Tensor]]) -> list[tuple[AudioStream, EncodedAudio]]:
         """Encode the next unit of each of several streams.

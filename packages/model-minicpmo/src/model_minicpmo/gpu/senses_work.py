@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 import torch
 
+from duplex_core.errors import ErrorInfo
 from duplex_core.stages import Forward, LinkKind
 from duplex_core.tensors import Tensor
 from duplex_core.torch_tensors import as_torch, of_torch
-from model_minicpmo.errors import InputError
+from model_minicpmo.errors import InputError, TooLongError
 from model_minicpmo.gpu.audio import UNIT
 from model_minicpmo.gpu.mel import CLIP, SAMPLE_RATE
-from model_minicpmo.gpu.pictures import Strip, decode_picture
+from model_minicpmo.gpu.pictures import MOST_PIXELS, Strip, decode_picture, picture_size
 from model_minicpmo.gpu.recordings import decode_recording
 from model_minicpmo.gpu.vision import VisionFrontEnd
 from model_minicpmo.payloads import (
@@ -32,6 +33,10 @@ from model_minicpmo.payloads import (
     Unit,
 )
 from model_minicpmo.slicing import plan_views
+from model_minicpmo.sound import FULL_SCALE
+
+EMBEDDING = SAMPLE_RATE // 10
+"""Samples that an embedding of sound stands for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +56,11 @@ class Piece:
     views: list[Strip] = field(default_factory=list)
     heard: torch.Tensor | None = None
     seen: torch.Tensor | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all that it became are numbers. What is none would outlive its session in the thinker's cache."""
+        return all(each is None or bool(torch.isfinite(each).all()) for each in (self.heard, self.seen))
 
 
 class Viewed:
@@ -106,14 +116,14 @@ class OpenWork:
 
 
 class UnitWork:
-    """One second.
+    """One second. Pictures that cannot be shown are left out and the session is told: its sound is heard all the same.
 
     Args:
         unit: The payload.
         vision: Cuts its pictures.
 
     Raises:
-        ValueError: Its sound is not one second of numbers, or a picture of it cannot be shown.
+        ValueError: Its sound is not one second of numbers; or a picture of it cannot be shown, and an answer to it is waited for.
     """
 
     def __init__(self, unit: Unit, vision: VisionFrontEnd) -> None:
@@ -121,7 +131,17 @@ class UnitWork:
         self._samples = _sound(unit.samples, what=f"the sound of unit {unit.orders.number}")
         if len(self._samples) != UNIT:
             raise ValueError(f"unit {unit.orders.number} has {len(self._samples)} samples; a unit has {UNIT}")
-        self._pictures = [Viewed(picture, vision, max_slices=unit.max_slices) for picture in unit.pictures]
+        self._faults: list[ErrorInfo] = []
+        self._pictures: list[Viewed] = []
+        left = MOST_PIXELS
+        for picture in unit.pictures:
+            try:
+                left -= _pixels(picture, left=left)
+                self._pictures.append(Viewed(picture, vision, max_slices=unit.max_slices))
+            except InputError as error:
+                if unit.orders.asked and unit.orders.waited_for:
+                    raise
+                self._faults.append(error.info)
 
     def next_piece(self) -> Piece:
         """Give all of it."""
@@ -136,7 +156,9 @@ class UnitWork:
             assert piece.seen is not None, "a unit's pictures have been encoded"
             pictures.append(picture.seen(piece.seen[begin : begin + len(picture.views)]))
             begin += len(picture.views)
-        sensed = Sensed(orders=self._orders, audio=of_torch(piece.heard), pictures=tuple(pictures))
+        sensed = Sensed(
+            orders=self._orders, audio=of_torch(piece.heard), pictures=tuple(pictures), faults=tuple(self._faults)
+        )
         return Forward(kind=LinkKind.EMBEDDINGS, payload=sensed)
 
 
@@ -157,12 +179,16 @@ class ChatWork:
         chat: The payload.
         vision: Cuts its pictures.
         shortest: Samples of the shortest clip that gives an embedding.
+        positions: How many positions of a context it may take; no limit when left out.
 
     Raises:
-        ValueError: Some sound in it is too short, or no numbers.
+        ValueError: Some sound in it is too short, or no numbers; a picture is none; or all of it does not fit into a context,
+            which is found before any of it is decoded.
     """
 
-    def __init__(self, chat: Chat, vision: VisionFrontEnd, *, shortest: int) -> None:
+    def __init__(self, chat: Chat, vision: VisionFrontEnd, *, shortest: int, positions: int | None = None) -> None:
+        if positions is not None:
+            _check_room(chat, vision, positions)
         self._chat = chat
         self._vision = vision
         self._sensed: list[list[SensedPart]] = [
@@ -224,6 +250,40 @@ class ChatWork:
         )
 
 
+def _check_room(chat: Chat, vision: VisionFrontEnd, positions: int) -> None:
+    """Refuse a chat whose sound and pictures alone take more positions than there are; by lengths and headers, undecoded.
+
+    Raises:
+        InputError: It is too long, or a picture is none.
+    """
+    taken = 0
+    for part in (part for message in chat.messages for part in message.parts):
+        if part.samples is not None:
+            taken += part.samples.shape[0] // EMBEDDING if part.samples.shape else 0
+        elif part.picture:
+            views = 1 + plan_views(picture_size(part.picture), settings=vision.settings).slices
+            taken += views * (vision.resampler.query.shape[0] + 2)  # an embedding each, between two marks
+        if taken > positions:
+            raise TooLongError(
+                f"the sound and the pictures of the chat take {taken} positions or more of a context of {positions}; send less"
+            )
+
+
+def _pixels(picture: bytes, *, left: int) -> int:
+    """How many pixels a picture has.
+
+    Raises:
+        InputError: It is none, or has more than are left for its unit.
+    """
+    width, height = picture_size(picture)
+    if width * height > left:
+        raise InputError(
+            f"a picture of {width} by {height} pixels is too large beside the others of its second: {MOST_PIXELS} are the most "
+            "for all of them"
+        )
+    return width * height
+
+
 def _clips(sound: Tensor, *, shortest: int) -> deque[torch.Tensor]:
     """Cut sound into clips; a last one that is too short for an embedding is left out, as in the published code."""
     samples = _sound(sound, what="sound in the chat")
@@ -233,10 +293,12 @@ def _clips(sound: Tensor, *, shortest: int) -> deque[torch.Tensor]:
 
 
 def _sound(samples: Tensor, *, what: str) -> torch.Tensor:
-    """Give samples as torch's; refuse what is no mono sound in floats."""
-    if samples.dtype != "float32" or len(samples.shape) != 1:
-        raise ValueError(f"{what} has to be float32 [n], not {samples.dtype} {list(samples.shape)}")
+    """Give samples as torch's floats within ±1; refuse what is no mono sound."""
+    if samples.dtype not in {"float32", "int16"} or len(samples.shape) != 1:
+        raise ValueError(f"{what} has to be float32 or int16 [n], not {samples.dtype} {list(samples.shape)}")
     values = as_torch(samples)
+    if samples.dtype == "int16":
+        return values.float() / FULL_SCALE
     if not bool(torch.isfinite(values).all()):
         raise ValueError(f"{what} holds values that are no numbers")
-    return values
+    return values.clamp(-1.0, 1.0)

@@ -9,8 +9,9 @@ A unit is one step. A chat takes one step for each 30 s of sound and each pictur
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -37,13 +38,15 @@ class SensesWorker:
     Args:
         checkpoint: A checkpoint's folder, or its name on the hub.
         dtype: The type of the weights; `auto` is the published one, and float32 on a CPU.
+        positions: How many positions of a context a chat may take; no limit when left out.
     """
 
     frame_ms: float | None = UNIT_MS
     """A second of sound has to be taken in before the next one comes."""
 
-    def __init__(self, *, checkpoint: str, dtype: DtypeName = "auto") -> None:
+    def __init__(self, *, checkpoint: str, dtype: DtypeName = "auto", positions: int | None = None) -> None:
         self._name = checkpoint
+        self._positions = positions
         self._dtype: DtypeName = dtype
         self._audio: AudioFrontEnd
         self._vision: VisionFrontEnd
@@ -86,23 +89,34 @@ class SensesWorker:
         """Take in what came for these slots; see :class:`duplex_core.workers.BatchedWorker`.
 
         Every input is checked and decoded before anything is computed, so that one that is bad fails its own request and leaves
-        the slot's stream where it was.
+        the slot's stream where it was. What comes to light later, while a slot's own clip is encoded or in its embeddings, fails
+        that slot's request, too, and no other's.
         """
-        failed: list[SlotResult] = []
+        failed: dict[int, SlotResult] = {}
         begun: dict[int, Work] = {}
         pieces: dict[int, Piece] = {}
         for item in work:
-            try:
+            with self._alone(item.slot, failed):
                 begun[item.slot] = self._begun(item)
                 pieces[item.slot] = begun[item.slot].next_piece()
-            except ValueError as error:
-                begun.pop(item.slot, None)
-                self._chats.pop(item.slot, None)
-                cause = error.info if isinstance(error, InputError) else str(error)
-                failed.append(SlotResult(slot=item.slot, failed=cause))
-        self._hear(pieces)
+        self._hear(pieces, failed)
         self._see(pieces)
-        return [*failed, *(self._result(slot, each, pieces[slot]) for slot, each in begun.items())]
+        results: dict[int, SlotResult] = {}
+        for slot, piece in pieces.items():
+            if slot not in failed:
+                with self._alone(slot, failed):
+                    results[slot] = self._result(slot, begun[slot], piece)
+        return [*failed.values(), *results.values()]
+
+    @contextlib.contextmanager
+    def _alone(self, slot: int, failed: dict[int, SlotResult]) -> Iterator[None]:
+        """What is found wrong in here is wrong with this slot's input, and fails its request alone."""
+        try:
+            yield
+        except ValueError as error:
+            self._chats.pop(slot, None)
+            cause = error.info if isinstance(error, InputError) else str(error)
+            failed[slot] = SlotResult(slot=slot, failed=cause)
 
     def _begun(self, item: SlotWork) -> Work:
         """Give the work on a request: what goes on, or a new one."""
@@ -114,22 +128,25 @@ class SensesWorker:
             case Open():
                 return OpenWork(item.payload, own=self._voice)
             case Chat():
-                work = ChatWork(item.payload, self._vision, shortest=self._audio.shortest_clip)
+                work = ChatWork(
+                    item.payload, self._vision, shortest=self._audio.shortest_clip, positions=self._positions
+                )
                 self._chats[item.slot] = work
                 return work
             case other:
                 raise ValueError(f"the senses take an opening, a unit or a chat, not a {type(other).__name__}")
 
-    def _hear(self, pieces: dict[int, Piece]) -> None:
+    def _hear(self, pieces: dict[int, Piece], failed: dict[int, SlotResult]) -> None:
         """Encode the units of all slots together, and each clip on its own."""
         units = {slot: piece.unit for slot, piece in pieces.items() if piece.unit is not None}
         inputs = [(self._streams[slot], samples) for slot, samples in units.items()]
         for slot, (stream, encoded) in zip(units, self._audio.encode(inputs) if inputs else (), strict=True):
             self._streams[slot] = stream
             pieces[slot].heard = encoded.embeds
-        for piece in pieces.values():
+        for slot, piece in pieces.items():
             if piece.clip is not None:
-                piece.heard = self._audio.encode_clip(piece.clip).embeds
+                with self._alone(slot, failed):
+                    piece.heard = self._audio.encode_clip(piece.clip).embeds
 
     def _see(self, pieces: dict[int, Piece]) -> None:
         """Encode the views of all pictures of all slots together."""
@@ -143,6 +160,9 @@ class SensesWorker:
             begin += len(piece.views)
 
     def _result(self, slot: int, work: Work, piece: Piece) -> SlotResult:
+        if not piece.finite:
+            self._streams[slot] = self._audio.forget(self._streams[slot])
+            raise InputError("what was sent becomes embeddings that hold no numbers; the model cannot take it in")
         forward = work.take(piece)
         if forward is None:
             return SlotResult(slot=slot, done=False)
