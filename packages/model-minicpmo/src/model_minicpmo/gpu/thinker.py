@@ -9,10 +9,8 @@ decided, `</unit>`. What ends a unit is fed with the next one, which is the same
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Generator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +23,7 @@ from duplex_core.torch_tensors import as_torch, of_torch
 from duplex_core.workers import Append, Emit, EngineSettings, ProgramStep, Sampling, Segment
 from model_minicpmo.gpu.chatting import answer
 from model_minicpmo.gpu.decider import UnitOrders
+from model_minicpmo.gpu.described import DescriptionFolder
 from model_minicpmo.gpu.hub import checkpoint_folder
 from model_minicpmo.gpu.language import ARCHITECTURE, ARCHITECTURE_NAME, write_description
 from model_minicpmo.gpu.layout import Feed, Layout
@@ -54,7 +53,7 @@ class Thinker:
         self._folder = checkpoint_folder(checkpoint)
         self._engine = engine
         self._layout = Layout(self._folder)
-        self._described: tempfile.TemporaryDirectory[str] | None = None
+        self._described: DescriptionFolder | None = None
 
     def settings(self) -> EngineSettings:
         """Give the engine that the language model runs on: the checkpoint's weights, described as a Qwen3.
@@ -62,9 +61,9 @@ class Thinker:
         Raises:
             CheckpointError: the checkpoint's configuration is missing or broken.
         """
-        self._described = tempfile.TemporaryDirectory(prefix="minicpmo-", ignore_cleanup_errors=True)
-        write_description(self._folder, Path(self._described.name))
-        engine_args = {"hf_config_path": self._described.name, **self._engine.get("engine_args", {})}
+        self._described = DescriptionFolder()
+        write_description(self._folder, self._described.path)
+        engine_args = {"hf_config_path": str(self._described.path), **self._engine.get("engine_args", {})}
         return EngineSettings(
             model=str(self._folder),
             architecture=ARCHITECTURE,
@@ -81,7 +80,7 @@ class Thinker:
     def close(self) -> None:
         """Take the description away."""
         if self._described is not None:
-            self._described.cleanup()
+            self._described.close()
 
 
 class ThinkerSession:
