@@ -78,6 +78,16 @@ def test_a_narrow_screen_hides_no_device(served: ServedModel) -> None:
     assert "".join(row[5].strip() for row in rows) == "cuda:0,cuda:1,cuda:2,cuda:3"
 
 
+def test_a_screen_of_80_columns_has_whole_headings_and_all_of_them(served: ServedModel) -> None:
+    screen = io.StringIO()
+    show(describe(served, package="echo 1", profile="two", max_sessions=6), Console(file=screen, width=80))
+    lines = screen.getvalue().splitlines()
+    titles = ["Stage", "Runtime", "Takes from", "Replica", "Device", "Memory", "Sessions", "Chats"]
+    assert titles in [[cell.strip() for cell in line.strip("┃").split("┃")] for line in lines]
+    assert max(map(len, lines)) <= 80
+    assert all(line.endswith("│") for line in lines if line.startswith("│"))
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

@@ -89,9 +89,9 @@ def show(plan: Plan, console: Console) -> None:
     """Print a plan for people."""
     under = f", profile {plan.profile}" if plan.profile else ""
     console.print(f"{plan.model} ({plan.package}{under}): at most {plan.max_sessions} sessions", markup=False)
-    table = Table()
+    table = Table(padding=(0, 1, 0, 0))
     for title in ("Stage", "Runtime", "Takes from", "Replica", "Device", "Memory", "Sessions", "Chats"):
-        table.add_column(title, overflow="fold")  # a narrow screen must hide no device
+        table.add_column(title, overflow="fold", min_width=len(title))  # a narrow screen must hide no device
     for stage in plan.stages:
         before, after = _described(stage)
         for index, replica in enumerate(stage.replicas):
