@@ -129,7 +129,9 @@ async def test_a_session_that_is_silent_hears_nothing_of_what_is_said_to_another
     ("options", "named", "message"),
     [
         ({"window": "wide"}, "session.options.window", "'off', 'basic' or 'context'"),
-        ({"temperature": 0}, "session.options.temperature", "must be more than 0, not 0"),
+        ({"temperature": 0}, "session.options.temperature", "must be at least 0.01, not 0"),
+        ({"top_k": "3"}, "session.options.top_k", "must be a whole number, not '3'"),
+        ({"greedy": 1}, "session.options.greedy", "must be true or false, not 1"),
         ({"forced_listen": -1}, "session.options.forced_listen", "must be at least 0, not -1"),
         ({"reference_audio": "bm8gd2F2"}, "session.options.reference_audio", "must be a wav or flac file"),
         ({"reference_audio": SHORT}, "session.options.reference_audio", "the reference voice lasts 0.10 s; it has to"),
@@ -163,6 +165,7 @@ async def test_a_voice_that_cannot_be_read_ends_its_session_as_its_sender_s_faul
     unreadable = base64.b64encode(file.getvalue()).decode()
     for _ in range(4):  # one more than there are seats
         async with call(served, microphone=False, options={"reference_audio": unreadable}) as caller:
+            await caller.append(QUIET[:960])  # the session begins, and its voice is read, with the first sound
             error = (await caller.until("error"))["error"]
             closed = await caller.until("session.closed")
         assert error["message"] == "the reference voice holds values that are no numbers"

@@ -51,15 +51,23 @@ class GivenItems:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
+        self._owed = Given()
 
     def heard(self, item_id: str) -> None:
         """Its sound came from the microphone and has been heard."""
         self._known.add(item_id)
 
+    def owe(self, text: str, pictures: tuple[bytes, ...]) -> None:
+        """It was taken, and its unit failed: it is given again with the next question."""
+        before = self._owed
+        both = "\n".join(filter(None, (before.text, text)))
+        self._owed = Given(text=both, pictures=before.pictures + pictures)
+
     def take(self, history: Sequence[Item]) -> Given:
-        """Give what is in the items that are new in a history, but for the model's own."""
-        words: list[str] = []
-        pictures: list[bytes] = []
+        """Give what is owed, and what is in the items that are new in a history, but for the model's own."""
+        owed, self._owed = self._owed, Given()
+        words: list[str] = [owed.text] if owed.text else []
+        pictures: list[bytes] = list(owed.pictures)
         seconds: list[bytes] = []
         for item in history:
             if not isinstance(item, MessageItem) or item.role is Role.ASSISTANT or item.id is None:

@@ -51,6 +51,7 @@ def capabilities(deploy: pydantic.BaseModel) -> Capabilities:
         chat_audio_output=True,
         chat_image_input=True,
         temperature=True,
+        input_cancel=False,
         out_of_band=False,
         fixed_after_start=("instructions", "options"),
     )

@@ -14,7 +14,7 @@ import msgspec
 
 from duplex_core import model as m
 from duplex_core.audio import pcm16_ms
-from duplex_core.errors import ErrorCode
+from duplex_core.errors import ErrorCode, ErrorInfo, ErrorType, error
 from duplex_core.fence import Fence
 from duplex_core.ledger import TextMark
 from duplex_core.spec import SessionContext
@@ -28,6 +28,7 @@ from model_minicpmo.rules.limit import tokens_left
 from model_minicpmo.rules.silence import Continuation, SilenceView, at_deadline
 from model_minicpmo.rules.turn import Interruption, TurnStep, TurnView, UnitView, at_decision, for_unit
 from model_minicpmo.rules.units import UNIT_MS, silence
+from model_minicpmo.settings import MiniCPMOSettings
 from model_minicpmo.sound import file_bytes, float32
 
 OUTPUT_HZ = 24000
@@ -35,6 +36,10 @@ UNIT = "unit"
 """Key of the timer that is due when a unit should have come and has not."""
 OPEN_ID = "open"
 VOICE_ID = "voice"
+MOST_WAITING = 60
+"""Units of the microphone's that may wait to be decided: seconds of sound that came faster than it was taken in."""
+MOST_GIVEN = 300
+"""Units that may wait when a question is asked, with those that its recordings and pictures take."""
 
 
 class Turn:
@@ -45,6 +50,7 @@ class Turn:
         self.chars = 0
         self.ms = 0.0
         self.tokens = 0
+        self.units = 0
         self.sounding: dict[str, int] = {}
         self.last = False
         self.reason = m.StopReason.DONE
@@ -59,7 +65,9 @@ class MiniCPMOSession:
         digest = hashlib.sha256(context.session_id.encode()).digest()
         self._seed = int.from_bytes(digest[:8], "little") >> 1
         self._fence = Fence(session_id=context.session_id)
-        self._opened = False
+        assert isinstance(context.deploy, MiniCPMOSettings)
+        self._most_units = context.deploy.turn_units
+        self._opened = self._full = False
         self._line = UnitLine()
         self._taken_in = 0
         self._asked = False
@@ -72,11 +80,15 @@ class MiniCPMOSession:
         """Take one input; see :class:`~duplex_core.model.ModelSession`."""
         match event:
             case m.Configured():
-                return self._configured(event)
+                self._fence, self._config = event.fence, event.config
+                if not self._opened:
+                    self._options = SessionOptions.model_validate(event.config.options)
             case m.AudioArrived():
                 return self._hear(event.pcm, now_ms)
             case m.ImageArrived():
                 self._line.buffer.see(event.data, most=self._options.pictures_per_unit)
+            case m.InputDropped():
+                self._line.withdraw()
             case m.InputCommitted(item_id=item_id):
                 self._given.heard(item_id)
                 return self._flush(now_ms)
@@ -97,29 +109,36 @@ class MiniCPMOSession:
 
     # -- the opening --------------------------------------------------------------------------------------------------
 
-    def _configured(self, event: m.Configured) -> Sequence[m.ModelOutput]:
-        """At first, give the prompt to the thinker and the voice to the voice; units are in line behind them."""
-        self._fence = event.fence
-        self._config = event.config
+    def _open(self) -> Sequence[m.ModelOutput]:
+        """At the first need, give the prompt to the thinker and the voice to the voice; units are in line behind them."""
         if self._opened:
             return ()
         self._opened = True
-        chosen = self._options = SessionOptions.model_validate(event.config.options)
+        chosen = self._options
         reference = file_bytes(chosen.reference_audio)
-        prompt = event.config.instructions if chosen.system_prompt is None else chosen.system_prompt
+        prompt = self._config.instructions if chosen.system_prompt is None else chosen.system_prompt
         stages = for_stages(chosen, seed=self._seed)
         return (
-            self._submit(SENSES, OPEN_ID, self._fence, Open(prompt=prompt, options=stages, reference=reference)),
-            self._submit(VOICE, VOICE_ID, self._fence, Voice(reference=reference, seed=stages.seed)),
+            submit(SENSES, OPEN_ID, self._fence, Open(prompt=prompt, options=stages, reference=reference)),
+            submit(VOICE, VOICE_ID, self._fence, Voice(reference=reference, seed=stages.seed)),
         )
 
     # -- what is heard ------------------------------------------------------------------------------------------------
 
     def _hear(self, pcm: bytes, now_ms: float) -> Sequence[m.ModelOutput]:
         self._filled_ms = 0.0
+        was_full = self._full
         for unit in self._line.buffer.take(pcm):
-            self._line.cut(unit, self._fence)
-        return self._think_and_wait(now_ms)
+            self._full = self._line.waiting >= MOST_WAITING
+            if not self._full:
+                self._line.cut(unit, self._fence)
+        told = self._think_and_wait(now_ms)
+        if not self._full or was_full:
+            return told
+        message = (
+            f"{MOST_WAITING} s of sound wait to be heard; what comes beyond them is lost. Send it as fast as it sounds"
+        )
+        return (m.InputRefused(error=error(ErrorCode.RESOURCE_EXHAUSTED, message, param="audio")), *told)
 
     def _flush(self, now_ms: float) -> Sequence[m.ModelOutput]:
         """Sound was committed: use its tail now. A unit that is under way answers it, if there is no tail."""
@@ -139,11 +158,16 @@ class MiniCPMOSession:
         given = self._given.take(respond.history)
         own = own_instructions(respond.config.instructions, self._config.instructions)
         text = "\n".join(filter(None, (own, given.text)))
+        if self._line.waiting + len(given.units(self._options.pictures_per_unit)) > MOST_GIVEN:
+            self._fence = respond.fence
+            message = f"what is asked about takes more than {MOST_GIVEN} s to take in; give shorter recordings"
+            return (m.Failed(fence=respond.fence, error=error(ErrorCode.INVALID_VALUE, message)),)
         sound = self._take_in(given) or self._line.buffer.pad()
         self._fence, self._asked = respond.fence, True
         self._answers_config = respond.config
         if sound is not None or text or given.pictures or not self._line.ask_newest(respond.fence):
-            self._line.cut(sound or silence(), respond.fence, asked=True, text=text)
+            said = bool(text or given.pictures or given.seconds)
+            self._line.cut(sound or silence(), respond.fence, asked=True, given=said, text=text, written=given.text)
         return self._think_and_wait(now_ms)
 
     def _take_in(self, given: Given) -> bytes:
@@ -157,7 +181,7 @@ class MiniCPMOSession:
             for picture in unit.pictures:
                 self._line.buffer.see(picture, most=most)
             if unit is not last:
-                self._line.cut(unit.pcm or silence(), self._fence, listened=True, seen=bool(unit.pictures))
+                self._line.cut(unit.pcm or silence(), self._fence, listened=True, given=True, seen=bool(unit.pictures))
         return last.pcm
 
     def _continue(self, now_ms: float) -> Sequence[m.ModelOutput]:
@@ -179,7 +203,7 @@ class MiniCPMOSession:
         return self._think_and_wait(now_ms)
 
     def _think_and_wait(self, now_ms: float) -> Sequence[m.ModelOutput]:
-        return (*self._think(), m.WakeAt(key=UNIT, at_ms=now_ms + UNIT_MS))
+        return (*self._open(), *self._think(), m.WakeAt(key=UNIT, at_ms=now_ms + UNIT_MS))
 
     def _think(self) -> Sequence[m.ModelOutput]:
         """Give the stages the next unit, unless one is being decided, or the answer that has ended is still being voiced."""
@@ -193,7 +217,7 @@ class MiniCPMOSession:
                 taken_in=self._taken_in,
                 forced_listen=self._options.forced_listen,
                 interrupted=cut.interrupted,
-                asked=cut.asked and self._asked,
+                asked=cut.asked and self._asked and not self._line.is_void(cut),
                 listened=cut.listened,
                 interruption=Interruption(self._options.interruption),
             )
@@ -203,27 +227,21 @@ class MiniCPMOSession:
             return (m.Listen(fence=cut.fence), *self._think())
         own = self._turn is None and not self._asked
         config = self._config if own else self._answers_config
-        said = 0 if self._turn is None else self._turn.tokens
+        said, units = (0, 0) if self._turn is None else (self._turn.tokens, self._turn.units)
         orders = Orders(
             number=self._taken_in,
             forced=order.forced,
             ends_turn=order.ends_turn,
             text=cut.text,
             asked=order.asked,
+            waited_for=cut.given,
             temperature=config.temperature,
-            most_tokens=tokens_left(config.max_output_tokens, said),
+            most_tokens=tokens_left(config.max_output_tokens, said, units=units, most_units=self._most_units),
         )
         self._taken_in += 1
         samples = Tensor(dtype="float32", shape=(len(cut.pcm) // 2,), data=float32(cut.pcm))
         unit = Unit(orders=orders, samples=samples, pictures=cut.pictures, max_slices=self._options.max_slices)
-        return (self._submit(SENSES, f"unit-{cut.serial}", cut.fence, unit),)
-
-    @staticmethod
-    def _submit(stage: str, request_id: str, fence: Fence, payload: object) -> m.Submit:
-        """Work of the input's lane: the model goes on taking in what it hears, whatever becomes of an answer."""
-        return m.Submit(
-            request=StageRequest(stage=stage, request_id=request_id, fence=fence, lane=Lane.INPUT, payload=payload)
-        )
+        return (submit(SENSES, f"unit-{cut.serial}", cut.fence, unit),)
 
     def _give_up(self) -> None:
         """The answer is over from outside: no unit cut so far means anything, and the next one closes the turn, as a rule."""
@@ -283,6 +301,7 @@ class MiniCPMOSession:
         assert turn is not None
         turn.chars += len(decided.text)
         turn.tokens += decided.tokens
+        turn.units += 1
         turn.sounding[request_id] = turn.chars
         turn.last = decided.ends_turn
         turn.reason = m.StopReason.MAX_TOKENS if decided.cut else m.StopReason.DONE
@@ -312,12 +331,26 @@ class MiniCPMOSession:
         cut, turn = self._line.deciding, self._turn
         told: list[m.ModelOutput] = []
         undecided = cut is not None and failure.request_id == f"unit-{cut.serial}"
-        if undecided:
-            self._line.deciding = None
+        if cut is not None and undecided:
+            self._line.failed()
+            if cut.given and not _at_fault(failure.error):
+                self._given.owe(cut.written, cut.pictures)
         if turn is not None and (undecided or failure.request_id in turn.sounding):
             self._give_up()
             told.append(m.Failed(fence=turn.fence, error=failure.error))
-        elif cut is not None and undecided and cut.asked and self._asked and not self._line.is_void(cut):
+        elif cut is not None and undecided and cut.for_answer and self._asked and not self._line.is_void(cut):
             self._asked = False
-            told.append(m.Failed(fence=cut.fence, error=failure.error))
+            told.append(m.Failed(fence=self._fence, error=failure.error))
         return (*told, *self._think())
+
+
+def submit(stage: str, request_id: str, fence: Fence, payload: object) -> m.Submit:
+    """Give work of the input's lane: the model goes on taking in what it hears, whatever becomes of an answer."""
+    return m.Submit(
+        request=StageRequest(stage=stage, request_id=request_id, fence=fence, lane=Lane.INPUT, payload=payload)
+    )
+
+
+def _at_fault(info: ErrorInfo) -> bool:
+    """Whether what was given is itself what cannot be taken in, so that it is not worth another attempt."""
+    return info.type is ErrorType.INVALID_REQUEST

@@ -69,6 +69,7 @@ class MiniCPMOSettings(pydantic.BaseModel):
         talker: words to audio codes.
         voice: audio codes to sound.
         instructions: the system prompt, unless a session says otherwise.
+        turn_units: seconds that one turn of the model may have; a longer one is closed, and its response is `incomplete`.
         flow_steps: steps of the flow for each piece of sound; 10 is published, 5 is the vendor's demo.
         dtype: type of the weights of all stages but the thinker.
     """
@@ -82,5 +83,6 @@ class MiniCPMOSettings(pydantic.BaseModel):
     talker: StageSettings = StageSettings()
     voice: StageSettings = StageSettings()
     instructions: str = DEFAULT_PROMPT
+    turn_units: int = pydantic.Field(default=120, ge=1, le=3600)
     flow_steps: int = pydantic.Field(default=10, ge=1, le=50)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ from model_minicpmo.plugin import duplex_register_models
 from model_minicpmo.rules.limit import ends_turn, tokens_left
 from model_minicpmo.session import MiniCPMOSession
 from model_minicpmo.settings import MiniCPMOSettings
-from model_minicpmo.testing.paper import PaperHost
+from model_minicpmo.testing.paper import Paper, PaperHost
 
 (SPEC,) = duplex_register_models()
 SECOND = silence(1000.0, 16_000)
@@ -42,10 +43,11 @@ WHOLE = "1 of 3. 2 of 3. 3 of 3."
 class Talk:
     """One conversation over stages on paper, silent but for what a test does."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.host = PaperHost()
-        config = msgspec.structs.replace(SPEC.session_config(MiniCPMOSettings()), turn_detection=None)
-        self.driver = ConversationDriver(SPEC, config=config, host=self.host)
+        deploy = MiniCPMOSettings(**settings)
+        config = msgspec.structs.replace(SPEC.session_config(deploy), turn_detection=None)
+        self.driver = ConversationDriver(SPEC, deploy=deploy, config=config, host=self.host)
 
     def units(self) -> list[Unit]:
         return [payload for _, payload in self.host.paper.given if isinstance(payload, Unit)]
@@ -141,7 +143,8 @@ def test_the_session_s_limit_holds_for_turns_that_the_model_takes_and_an_answer_
 
 
 def submitted(outputs: Any) -> list[Unit]:
-    return [each.request.payload for each in outputs if isinstance(each, m.Submit)]
+    given = [each.request.payload for each in outputs if isinstance(each, m.Submit)]
+    return [each for each in given if isinstance(each, Unit)]
 
 
 def test_a_unit_that_was_under_way_when_the_answer_was_asked_for_may_say_too_much_and_the_next_says_nothing() -> None:
@@ -173,8 +176,30 @@ def test_a_unit_that_was_under_way_when_the_answer_was_asked_for_may_say_too_muc
     assert (end.reason, end.usage.output_tokens) == (m.StopReason.MAX_TOKENS, 3)
 
 
+def test_a_turn_that_the_model_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model on paper goes on for as long as it may, without a word."""
+
+    def endless(paper: Paper, session_id: str, unit: Unit, emit: Callable[[Any], None]) -> None:
+        over = unit.orders.most_tokens == 0
+        emit(Decided(number=unit.orders.number, listens=False, ends_turn=over, cut=over))
+
+    monkeypatch.setattr(Paper, "_unit", endless)
+    talk = Talk(turn_units=5)
+    done = talk.answer()
+    assert reason(done) is StatusReason.MAX_OUTPUT_TOKENS
+    assert [unit.orders.most_tokens for unit in talk.units()] == [None] * 5 + [0]
+    talk.answer(max_output_tokens=50)
+    assert [unit.orders.most_tokens for unit in talk.units()[6:]] == [50] * 5 + [0]
+
+
 def test_the_limit_rule() -> None:
     assert [tokens_left(None, 7), tokens_left(5, 3), tokens_left(5, 5), tokens_left(5, 9)] == [None, 2, 0, 0]
+    assert [tokens_left(limit, 1, units=7, most_units=most) for limit in (None, 5) for most in (7, 8)] == [
+        0,
+        None,
+        0,
+        4,
+    ]
     assert [ends_turn(None, 99), ends_turn(3, 2), ends_turn(3, 3), ends_turn(0, 0)] == [False, False, True, True]
 
 

@@ -38,6 +38,11 @@ class UnitBuffer:
         self._kept.clear()
         return unit
 
+    def forget(self) -> None:
+        """Forget all that is no unit yet."""
+        self._kept.clear()
+        self._pictures.clear()
+
     def see(self, picture: bytes, *, most: int) -> None:
         """Keep a picture for the next unit; of more than `most` the latest stay."""
         self._pictures.append(picture)
