@@ -71,7 +71,8 @@ class Played(Recording):
             SessionContext(session_id=self.session_id, config=config, deploy=host.settings, checkpoint=host.checkpoint)
         )
         self._tell(m.Configured(config=config, fence=self._fence))
-        self._tell(m.AudioArrived(pcm=b"", start_ms=0.0, fence=self._fence))  # the prompt goes to the stages with the first
+        # The prompt goes to the stages with the first sound.
+        self._tell(m.AudioArrived(pcm=b"", start_ms=0.0, fence=self._fence))
         self.language = host.languages[-1]
         host.passed.clear()
 
