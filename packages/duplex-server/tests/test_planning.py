@@ -83,7 +83,7 @@ def test_a_screen_of_80_columns_has_whole_headings_and_all_of_them(served: Serve
     show(describe(served, package="echo 1", profile="two", max_sessions=6), Console(file=screen, width=80))
     lines = screen.getvalue().splitlines()
     titles = ["Stage", "Runtime", "Takes from", "Replica", "Device", "Memory", "Sessions", "Chats"]
-    assert titles in [[cell.strip() for cell in line.strip("┃").split("┃")] for line in lines]
+    assert titles in [[cell.strip() for cell in line.strip("┃").split("┃")] for line in lines if "┃" in line]
     assert max(map(len, lines)) <= 80
     assert all(line.endswith("│") for line in lines if line.startswith("│"))
 

@@ -108,8 +108,8 @@ def show(plan: Plan, console: Console) -> None:
 
 def _described(stage: PlannedStage) -> tuple[tuple[str, str, str], tuple[str, str]]:
     """What is said of a stage as a whole: before its replicas' columns, and behind them."""
-    sessions = "no limit" if stage.sessions is None else str(stage.sessions)
-    chats = "no limit" if stage.runtime == "thread" else str(stage.chats)
+    sessions = "any" if stage.sessions is None else str(stage.sessions)
+    chats = "any" if stage.runtime == "thread" else str(stage.chats)
     return (stage.name, stage.runtime, ", ".join(stage.inputs) or "the session"), (sessions, chats)
 
 
