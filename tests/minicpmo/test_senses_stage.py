@@ -109,7 +109,8 @@ async def test_sessions_a_chat_and_what_is_broken_through_the_process(folder: Pa
         "bob": [Open(prompt="Hi.", options=options, reference=voice), *(unit(number, 2) for number in range(3))],
     }
     chat = Chat(messages=(ChatMessage(role="user", parts=(ChatPart(samples=unit(0, 3).samples),)),), options=options)
-    broken = Unit(orders=Orders(number=9), samples=unit(9, 1).samples, pictures=(b"\xff\xd8\xff no picture",))
+    orders = Orders(number=9, asked=True, waited_for=True)
+    broken = Unit(orders=orders, samples=unit(9, 1).samples, pictures=(b"\xff\xd8\xff no picture",))
     expected = {who: alone(folder, life) for who, life in lives.items()}
     [answer] = alone(folder, [chat])
     before = Held.now()
