@@ -203,3 +203,48 @@ async def test_a_flood_of_what_is_no_command_is_answered_piece_by_piece_and_boun
             assert (await caller.next())["error"]["event_id"] == str(number)
         await caller.say("session.heartbeat")
         await caller.until("session.heartbeat_ack")
+
+
+def places(value: float) -> list[tuple[str, dict[str, Any]]]:
+    """Every kind of place in which a client may give a number, with ``value`` in it."""
+    session: list[dict[str, Any]] = [
+        {"max_output_tokens": value},
+        {"temperature": value},
+        {"audio": {"output": {"speed": value}}},
+        {"audio": {"input": {"format": {"type": "audio/pcm", "rate": value}}}},
+        {"tools": [{"type": "function", "name": "f", "parameters": {"x": value}}]},
+        {"options": {"pace": value}},
+    ]
+    session += [
+        {"overlap": {name: value}}
+        for name in ("noise_ms", "short_ms", "long_ms", "settle_ms", "longest_backchannel_ms")
+    ]
+    session += [
+        {"audio": {"input": {"turn_detection": {"type": "server_vad", name: value}}}}
+        for name in ("threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms")
+    ]
+    item = {"type": "message", "id": "mine", "role": "user", "content": [{"type": "input_text", "text": "x"}]}
+    return [
+        *(("session.update", {"session": {"type": "realtime", **each}}) for each in session),
+        ("input_audio_buffer.append", {"audio": EVEN, "duration_ms": value}),
+        ("input_audio_buffer.append", {"audio": EVEN, "sample_rate_hz": value}),
+        ("input_audio_buffer.append", {"audio": EVEN, "video_frames": [{"data": EVEN, "at_ms": value}]}),
+        ("conversation.item.create", {"item": item}),
+        ("conversation.item.truncate", {"item_id": "mine", "content_index": value, "audio_end_ms": value}),
+        ("barge_in", {"played_ms": value}),
+        ("playback.ack", {"played_ms": value, "committed_ms": value}),
+        ("session.event_ack", {"server_event_seq": value}),
+        ("response.create", {"response": {"max_output_tokens": value, "temperature": value}}),
+    ]
+
+
+@pytest.mark.parametrize("value", [2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**30, 1e300, -1, -(2**63), -(2**64)])
+async def test_no_number_of_a_clients_is_the_servers_fault(served: Any, value: float) -> None:
+    async with served.session() as caller:
+        for type_, fields in places(value):
+            await caller.say(type_, **fields)
+        await caller.say("session.heartbeat")
+        await caller.until("session.heartbeat_ack")
+        errors = [event["error"] for event in caller.seen if event["type"] == "error"]
+    assert len(errors) > 15
+    assert {error["type"] for error in errors} == {"invalid_request_error"}
