@@ -175,17 +175,19 @@ class ThinkerSession:
             DuplexError: `invalid_value`: somebody waits for what is in the unit, and it fits into no context.
         """
         pictures = sensed.pictures
-        faults: list[ErrorInfo] = []
+        message = ""
         while not fits(window := self._window(_positions(words, pictures, sensed.audio))):
-            message = (
+            message = message or (
                 f"what is given at once takes {window.room} positions, and the context has {window.limit}, of which the "
                 f"prompt takes {window.fixed}; write less, or give fewer or smaller pictures"
             )
             if sensed.orders.waited_for or not pictures:
                 raise refuse(ErrorCode.INVALID_VALUE, message)
-            faults.append(error(ErrorCode.INVALID_VALUE, f"a picture is left out: {message}"))
             pictures = pictures[1:]
-        return pictures, tuple(faults)
+        if not message:
+            return pictures, ()
+        left_out = f"{len(sensed.pictures) - len(pictures)} of {len(sensed.pictures)} pictures left out: {message}"
+        return pictures, (error(ErrorCode.INVALID_VALUE, left_out),)
 
     def _listen(self, feed: Feed, orders: Orders) -> Steps:
         """Take a unit in without deciding on it; a turn that was interrupted is closed in it."""
