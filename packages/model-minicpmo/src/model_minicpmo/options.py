@@ -94,8 +94,8 @@ class SessionOptions(pydantic.BaseModel):
     tts_repetition_penalty: float = pydantic.Field(default=1.05, ge=1.0, le=1.5)
     seed: int | None = pydantic.Field(default=None, ge=0, lt=2**63)
     window: Literal["off", "basic", "context"] = "context"
-    high_tokens: int = pydantic.Field(default=4000, ge=64)
-    low_tokens: int = pydantic.Field(default=3500, ge=32)
+    high_tokens: int = pydantic.Field(default=4000, ge=64, le=1_000_000)
+    low_tokens: int = pydantic.Field(default=3500, ge=32, le=1_000_000)
     context_units: int = pydantic.Field(default=24, ge=1, le=600)
     previous_tokens: int = pydantic.Field(default=500, ge=0, le=4000)
     max_slices: int = pydantic.Field(default=1, ge=1, le=9)

@@ -47,6 +47,7 @@ def test_a_whole_number_is_a_number() -> None:
         ("listen_scale", (1e-320, 101.0)),
         ("top_p", (1e-320, 0.0, 1.1)),
         ("char_limit", (-1, 1, 7, 1001)),
+        ("high_tokens", (63, 10**30)),
     ],
 )
 def test_a_value_at_which_answers_would_be_no_words_or_have_no_end_is_refused(

@@ -156,6 +156,23 @@ def test_what_can_never_fit_is_refused_and_nothing_of_it_is_fed(folder: Path, wi
     assert books.unit(1).context > before
 
 
+def test_a_prompt_that_leaves_no_room_for_a_second_is_refused_and_one_that_leaves_just_that_is_served(
+    folder: Path,
+) -> None:
+    fixed = Books(folder)
+    fixed.open()
+    for spare in (-1, 0):
+        books = Books(folder, fixed.context + 11 + 20 + CLOSING + spare)
+        if spare < 0:
+            with pytest.raises(DuplexError) as refusal:
+                books.open()
+            assert refusal.value.info.code is ErrorCode.CONTEXT_FULL
+            assert not books.context
+        else:
+            books.open()
+            assert [books.unit(number).dropped_units for number in range(4)] == [0, 1, 2, 3]
+
+
 def test_of_a_camera_s_pictures_those_that_fit_are_seen(folder: Path) -> None:
     books = Books(folder)
     books.open()

@@ -35,6 +35,8 @@ PREVIOUS = "\n\nprevious: "
 """What stands before the words of dropped units in the prompt."""
 CLOSING = 4
 """Positions that the end of a unit takes beside its words: of its turn, of what was decided, of the unit, and one to move."""
+EMPTY_UNIT = 11
+"""Positions of a unit in which nothing is but sound."""
 _ONE = Sampling(max_tokens=1)
 """For appends whose token is dropped: an engine that is fed has to choose one."""
 
@@ -129,6 +131,12 @@ class ThinkerSession:
             self._suffix = (tokens.message_end,)
         self._prefix = len(feed.ids)
         feed.tokens(*self._suffix)
+        if not fits(window := self._window(EMPTY_UNIT)):
+            message = (
+                f"the prompt and the voice take {window.fixed} positions, and the context has {window.limit}, which leaves no "
+                "room for a second of sound; write a shorter prompt"
+            )
+            raise refuse(ErrorCode.CONTEXT_FULL, message)
         yield from self._fed(feed.append(_ONE, fresh=True))
         self._drop_last = True
 
