@@ -57,6 +57,8 @@ def test_the_models_own_options_are_checked_and_completed() -> None:
     def check(options: dict[str, Any]) -> dict[str, Any]:
         if "bad" in options:
             raise refuse(ErrorCode.INVALID_VALUE, "bad is no option", param="session.options.bad")
+        if options.get("default") is True:
+            raise refuse(ErrorCode.INVALID_VALUE, "default is a number", param="session.options.default")
         return {"default": 1, **options}
 
     bench = Bench(check_options=check)
@@ -64,6 +66,9 @@ def test_the_models_own_options_are_checked_and_completed() -> None:
     bench.refused_with(ErrorCode.INVALID_VALUE, bad, "session.options.bad")
     bench.do(c.SessionUpdate(session=SessionPatch(options={"mine": 2})))
     assert bench.machine.config.options == {"default": 1, "mine": 2}
+    # It equals what is there, and is not the same.
+    same = c.SessionUpdate(session=SessionPatch(options={"mine": 2, "default": True}))
+    bench.refused_with(ErrorCode.INVALID_VALUE, same, "session.options.default")
 
 
 def test_a_file_in_an_option_is_not_told_back_and_the_model_has_it() -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pydantic
 import pytest
 
+from duplex_core.commands import SessionUpdate
+from duplex_core.events import ErrorEvent
+from duplex_core.patch import SessionPatch
+from duplex_core.testing.driver import ConversationDriver
 from model_minicpmo.options import SessionOptions, for_stages
 from model_minicpmo.payloads import Options, at_temperature
+from model_minicpmo.plugin import duplex_register_models
+from model_minicpmo.settings import MiniCPMOSettings
+from model_minicpmo.testing.paper import PaperHost
+
+(SPEC,) = duplex_register_models()
 
 
 @pytest.mark.parametrize(
@@ -68,3 +78,14 @@ def test_the_vendor_s_numbers_and_the_bounds_themselves_are_taken() -> None:
 def test_a_temperature_of_a_response_that_nothing_can_be_divided_by_is_greedy() -> None:
     assert at_temperature(Options(), 1e-46).greedy
     assert not at_temperature(Options(), 0.01).greedy
+
+
+def test_a_value_that_equals_what_is_there_is_held_to_its_type_too() -> None:
+    """Over the session: 1 equals true and 20.0 equals 20, and neither is what the option is."""
+    config = msgspec.structs.replace(SPEC.session_config(MiniCPMOSettings()), turn_detection=None)
+    driver = ConversationDriver(SPEC, config=config, host=PaperHost())
+    driver.send(SessionUpdate(session=SessionPatch(options={"greedy": True})))
+    for name, value in (("greedy", 1), ("top_k", 20.0)):
+        driver.send(SessionUpdate(session=SessionPatch(options={name: value})))
+        assert driver.all_of(ErrorEvent)[-1].error.param == f"session.options.{name}"
+    assert len(driver.all_of(ErrorEvent)) == 2

@@ -289,7 +289,7 @@ class SessionMachine:
         core = self._core
         before = core.config
         after = apply_session_patch(before, command.session, core.capabilities)
-        if core.check_options is not None and after.options != before.options:
+        if core.check_options is not None and after.options is not before.options:
             after = msgspec.structs.replace(after, options=core.check_options(after.options))
         if core.begun:
             for name in core.capabilities.fixed_after_start:
