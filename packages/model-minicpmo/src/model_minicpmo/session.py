@@ -330,15 +330,15 @@ class MiniCPMOSession:
             return (m.Fatal(error=failure.error),)
         cut, turn = self._line.deciding, self._turn
         told: list[m.ModelOutput] = []
-        undecided = cut is not None and failure.request_id == f"unit-{cut.serial}"
-        if cut is not None and undecided:
+        unit = cut if cut is not None and failure.request_id == f"unit-{cut.serial}" else None
+        if unit is not None:
             self._line.failed()
-            if cut.given and not _at_fault(failure.error):
-                self._given.owe(cut.written, cut.pictures)
-        if turn is not None and (undecided or failure.request_id in turn.sounding):
+            if unit.given and not _at_fault(failure.error):
+                self._given.owe(unit.written, unit.pictures)
+        if turn is not None and (unit is not None or failure.request_id in turn.sounding):
             self._give_up()
             told.append(m.Failed(fence=turn.fence, error=failure.error))
-        elif cut is not None and undecided and cut.for_answer and self._asked and not self._line.is_void(cut):
+        elif unit is not None and unit.for_answer and self._asked and not self._line.is_void(unit):
             self._asked = False
             told.append(m.Failed(fence=self._fence, error=failure.error))
         return (*told, *self._think())
