@@ -247,6 +247,7 @@ async def test_what_this_model_cannot_do_is_refused_by_name_and_nothing_is_done(
     for part in reversed(field.split(".")):
         fields = {part: fields}
     async with call(served, microphone=False) as caller:
+        await caller.append(QUIET[:960])  # with the first sound the model has begun
         await caller.send(type_, **{name: fields if name == "response" else {"type": "realtime", **fields}})
         error = (await caller.until("error"))["error"]
         await caller.close()

@@ -36,7 +36,7 @@ UNIT = "unit"
 """Key of the timer that is due when a unit should have come and has not."""
 OPEN_ID = "open"
 VOICE_ID = "voice"
-MOST_WAITING = 60
+MOST_WAITING = 90
 """Units of the microphone's that may wait to be decided: seconds of sound that came faster than it was taken in."""
 MOST_GIVEN = 300
 """Units that may wait when a question is asked, with those that its recordings and pictures take."""
