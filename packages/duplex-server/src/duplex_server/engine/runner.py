@@ -161,9 +161,8 @@ class SessionRunner:
         self._machine = machine
         self._speaking = Speaking(output_rate_hz)
         self._hearing = Hearing(input_rate_hz)
-        post = weakly(
-            self.post
-        )  # no part of the session holds the session: once it has ended its memory is free at once
+        # No part of the session holds the session: once it has ended its memory is free at once.
+        post = weakly(self.post)
         listening = Listening(detectors, session_id, input_rate_hz, on_verdict=post, on_unjudged=weakly(self._unjudged))
         self._holdings = Holdings(stages=stages, ticks=ticks, listening=listening, ring=post, free_slot=free_slot)
         self._exchange = Exchange(
