@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import numpy.typing as npt
 import pytest
+import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +95,20 @@ class TestSound:
         middle = out[len(out) // 8 : -len(out) // 8].astype(np.float64)
         assert np.sqrt((middle**2).mean()) < 20000 / np.sqrt(2) * 10 ** (-80 / 20)
 
+    @pytest.mark.parametrize(("source", "target"), PAIRS)
+    def test_what_both_rates_hold_is_what_soxr_makes_of_it(self, source: int, target: int) -> None:
+        low = min(source, target) / 2
+        rng = np.random.default_rng(5)
+        tones = [(hz, rng.uniform(0, 2 * np.pi)) for hz in rng.uniform(50, 0.7 * low, 30)]
+        at = np.arange(source) / source
+        samples = np.rint(sum(600 * np.sin(2 * np.pi * hz * at + phase) for hz, phase in tones)).astype(np.int16)
+        ours = run(StreamResampler(source, target), samples, [480]).astype(np.float64)
+        theirs = soxr.resample(samples.astype(np.float64), source, target, quality="VHQ")
+        middle = slice(target // 10, -target // 10)
+        wrong = ours[: len(theirs)][middle] - theirs[middle]
+        # Measured: -80 dB, which is the rounding to int16; -75 dB where soxr does it in LQ.
+        assert np.sqrt((wrong**2).mean() / (theirs[middle] ** 2).mean()) < 10 ** (-70 / 20)
+
     def test_silence_stays_silence(self) -> None:
         assert not run(StreamResampler(24000, 16000), np.zeros(24000, np.int16), [480]).any()
 
@@ -164,21 +179,23 @@ class TestDelay:
     @pytest.mark.parametrize(
         ("source", "target", "mean", "most"),
         [
-            (24000, 16000, 6, 10),
-            (48000, 16000, 6, 10),
-            (16000, 24000, 6, 10),
-            (24000, 48000, 6, 10),
-            (24000, 8000, 11, 19),
-            (8000, 16000, 17, 30),
-            (16000, 8000, 17, 30),
+            (24000, 16000, 2, 2),
+            (48000, 16000, 2, 2),
+            (16000, 24000, 2, 2),
+            (24000, 48000, 1, 1),
+            (24000, 8000, 3, 3),
+            (8000, 16000, 3, 3),
+            (16000, 8000, 3, 3),
+            (22050, 24000, 1, 2),
+            (44100, 16000, 6, 11),
         ],
     )
     def test_sound_is_held_back_no_longer_than_promised(
         self, source: int, target: int, mean: float, most: float
     ) -> None:
         measured_mean, measured_most = held_ms(source, target)
-        assert measured_mean <= mean
-        assert measured_most <= most
+        assert measured_mean <= mean + 0.01
+        assert measured_most <= most + 0.01
 
     def test_the_operators_own_block_size_stays(self) -> None:
         code = "import duplex_server.audio.resample, os; print(os.environ['SOXR_MIN_DFT_SIZE'])"

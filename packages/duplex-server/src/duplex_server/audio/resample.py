@@ -4,16 +4,17 @@ Owns the choice of filter and the state between chunks. One :class:`StreamResamp
 of one session, and only that session calls it. Must never block, be shared between streams, or reorder or
 drop samples.
 
-The filter is soxr's LQ in small blocks. What was measured, 24 kHz to 16 kHz unless said otherwise:
+Between rates in a small ratio, as 8, 16, 24 and 48 kHz are, the filter is :mod:`duplex_server.audio.fir`;
+between others (22.05 kHz, 44.1 kHz) it is soxr's LQ in small blocks. The filter's own shift is compensated in
+both: output sample n is the sound at n / target_hz. What was measured, 24 kHz to 16 kHz unless said otherwise:
 
-- Delay, that is how much of the pushed audio has not come out yet: 1-9 ms, mean 5 ms (HQ: 6-37 ms, mean 21
-  ms). It does not depend on the chunks; it grows as the lower rate falls: 8 kHz to or from 16 kHz 3-29 ms,
-  mean 16 ms (HQ: 12-116 ms, mean 64 ms). The filter's own shift is compensated: output sample n is the sound
-  at n / target_hz.
-- Pass band flat to 0.7 of the lower Nyquist frequency, -0.3 dB at 0.75, -2 dB at 0.8, -8 dB at 0.85; what
-  could alias is below -87 dB. (HQ is flat to 0.93: worth less in a conversation than the delay it costs.)
-- Cost, with 50 streams taking turns: 0.3 ms of one core per second of audio in chunks of 100 ms, 0.7 ms in
-  chunks of 20 ms; two thirds of it are soxr's own, and much the same for every quality.
+- Delay, that is how much of the pushed audio has not come out yet, in chunks of whole milliseconds: 2 ms, 3 ms
+  to or from 8 kHz, 1 ms between 24 and 48 kHz (soxr's LQ: 1-9 ms, mean 5 ms, to or from 8 kHz 3-29 ms).
+- Pass band flat to 0.75 of the lower Nyquist frequency, -0.3 dB at 0.8, -3 dB at 0.85; what could alias is
+  below -90 dB (soxr's LQ: -0.3 dB at 0.75, -2 dB at 0.8, -8 dB at 0.85).
+- Cost, with 50 streams taking turns: 0.16 ms of one core per second of audio in chunks of 100 ms, 0.4 ms in
+  chunks of 20 ms. soxr costs 0.3 and 0.7 ms, and more where other work empties the processor's cache: a
+  stream of its own keeps 30 kB.
 """
 
 import os
@@ -23,10 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
+from duplex_server.audio.fir import FirStream, suits
+
 _EMPTY: Final = np.zeros(0, np.int16)
 _EMPTY_COLUMN: Final = np.zeros((0, 1), np.float32)
-_LEAST: Final = np.float32(-32768.0)
-_MOST: Final = np.float32(32767.0)
+_LEAST: Final = -32768.0
+_MOST: Final = 32767.0
 _QUALITY: Final = "LQ"
 
 # libsoxr filters through FFT blocks of at least 2**n samples and holds sound back until a block is full.
@@ -36,11 +39,35 @@ _QUALITY: Final = "LQ"
 os.environ.setdefault("SOXR_MIN_DFT_SIZE", "9")
 
 
+class _SoxrStream:
+    """A stream of soxr's; the arithmetic is float32: its int16 mode adds dither, with which digital silence is not silent."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, source_hz: int, target_hz: int) -> None:
+        """Prepare an empty stream."""
+        self._stream: Final = soxr.ResampleStream(source_hz, target_hz, 1, dtype="float32", quality=_QUALITY)
+
+    def clear(self) -> None:
+        """Begin a new stream."""
+        self._stream.clear()
+
+    def push(self, samples: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
+        """Convert int16[n]: what is ready by now, float32[m] in int16 units, not yet rounded or clipped."""
+        values: npt.NDArray[np.float32] = self._stream.resample_chunk(samples.astype(np.float32)[:, None])
+        return values[:, 0]
+
+    def flush(self) -> npt.NDArray[np.float32]:
+        """The stream's tail; a new one begins."""
+        tail: npt.NDArray[np.float32] = self._stream.resample_chunk(_EMPTY_COLUMN, last=True)
+        self._stream.clear()
+        return tail[:, 0]
+
+
 class StreamResampler:
     """Converts the rate of one mono stream of int16 samples.
 
-    The same samples give the same output however they are cut into chunks. The arithmetic is float32, rounded
-    once: soxr's int16 mode adds dither, with which digital silence is not silent and no run equals another.
+    The same samples give the same output however they are cut into chunks: they are rounded once, at the end.
     """
 
     __slots__ = ("_stream", "source_hz", "target_hz")
@@ -59,11 +86,7 @@ class StreamResampler:
             raise ValueError(f"sample rates must be positive, got {source_hz} Hz to {target_hz} Hz")
         self.source_hz: Final = source_hz
         self.target_hz: Final = target_hz
-        self._stream: Final = (
-            None
-            if source_hz == target_hz
-            else soxr.ResampleStream(source_hz, target_hz, 1, dtype="float32", quality=_QUALITY)
-        )
+        self._stream: Final = None if source_hz == target_hz else _stream(source_hz, target_hz)
 
     def push(self, samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
         """Convert the next samples of the stream.
@@ -79,7 +102,7 @@ class StreamResampler:
             return samples
         if not samples.size:
             return _EMPTY
-        return _to_int16(self._stream.resample_chunk(samples.astype(np.float32)[:, None]))
+        return _to_int16(self._stream.push(samples))
 
     def flush(self) -> npt.NDArray[np.int16]:
         """End the stream and return its tail; the next push begins a new one.
@@ -88,11 +111,7 @@ class StreamResampler:
             int16[m]. Since the start of the stream, pushes and this call together have returned
             ``round(pushed * target_hz / source_hz)`` samples, give or take one.
         """
-        if self._stream is None:
-            return _EMPTY
-        tail = _to_int16(self._stream.resample_chunk(_EMPTY_COLUMN, last=True))
-        self._stream.clear()
-        return tail
+        return _EMPTY if self._stream is None else _to_int16(self._stream.flush())
 
     def reset(self) -> None:
         """Forget what is held back; the next push begins a new stream."""
@@ -100,11 +119,14 @@ class StreamResampler:
             self._stream.clear()
 
 
-def _to_int16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int16]:
-    """One channel, float32[n, 1] in int16 units, rounded and clipped in place."""
-    if not values.size:
-        return _EMPTY
+def _stream(source_hz: int, target_hz: int) -> FirStream | _SoxrStream:
+    """An empty stream of the kind that these rates need."""
+    return FirStream(source_hz, target_hz) if suits(source_hz, target_hz) else _SoxrStream(source_hz, target_hz)
+
+
+def _to_int16(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
+    """Sound in int16 units, rounded and clipped in place."""
     np.rint(values, out=values)
     np.maximum(values, _LEAST, out=values)  # clip() costs three times these two
     np.minimum(values, _MOST, out=values)
-    return values.astype(np.int16)[:, 0]
+    return values.astype(np.int16)

@@ -24,6 +24,7 @@ from duplex_server.engine.departed import SessionOver
 from duplex_server.engine.metrics import EngineMetrics
 from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
 from duplex_server.serving import query
+from duplex_server.serving.connection import direct
 from duplex_server.serving.errors import require_model, response_to
 from duplex_server.serving.keys import PROTOCOL, Keys
 from duplex_server.serving.query import Query
@@ -181,23 +182,40 @@ async def _converse(websocket: WebSocket, handle: DuplexSessionHandle, metrics: 
 async def _read(websocket: WebSocket, handle: DuplexSessionHandle, received: Counter) -> bool:
     """Take what the client sends until it is gone; whether it has hung up, rather than been lost.
 
-    ``received`` counts what came in.
+    ``received`` counts what came in. Where the connection has a short way, only what cannot be taken at once comes here.
     """
-    while True:
-        message = await websocket.receive()
-        if message["type"] == "websocket.disconnect":
-            return _is_hang_up(message)
-        text: str | None = message.get("text")
-        if text is None:
-            handle.reject(_BINARY)
-            continue
+
+    def take(text: str) -> None:
         received.inc(len(text))
         try:
             handle.offer(decode_command(text))
         except DuplexError as exc:
             handle.reject(exc.info)
+
+    def take_at_once(text: str) -> bool:
         if handle.crowded:
-            await asyncio.sleep(0)
+            return False
+        take(text)
+        return True
+
+    way = direct(websocket.scope)
+    if way is not None:
+        way.listen(take_at_once)
+    try:
+        while True:
+            message = await websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return _is_hang_up(message)
+            text: str | None = message.get("text")
+            if text is None:
+                handle.reject(_BINARY)
+                continue
+            take(text)
+            if handle.crowded:
+                await asyncio.sleep(0)
+    finally:
+        if way is not None:
+            way.listen(None)
 
 
 def _is_hang_up(message: Message) -> bool:
@@ -215,10 +233,12 @@ async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asynci
 
     ``told`` is set when the first event is out; ``sent`` counts what went out.
     """
+    way = direct(websocket.scope)
     try:
         async for event in handle.events():
             text = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
-            await websocket.send_text(text)
+            if way is None or not way.send_text(text):
+                await websocket.send_text(text)
             sent.inc(len(text))
             told.set()
     except WebSocketDisconnect:

@@ -14,16 +14,14 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from duplex_core.wire import MAX_EVENT_BYTES
 from duplex_server.engine.omni import DuplexOmni
-from duplex_server.serving.errors import complaint
+from duplex_server.serving.connection import Connection
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -121,23 +119,6 @@ class _ClosedForTheApplication:
         await self._app(scope, receive, told if scope["type"] == "websocket" else send)
 
 
-class _Handshakes(WebSocketsSansIOProtocol):
-    """Uvicorn's WebSockets, which leave a client without an answer whose handshake they cannot read."""
-
-    def data_received(self, data: bytes) -> None:
-        """Read on, and say so when the handshake is none: it has a header of more than 8 KiB (many cookies, say), or a body."""
-        super().data_received(data)
-        wrong = self.conn.handshake_exc
-        if wrong is None or self.handshake_initiated or self.transport.is_closing():
-            return
-        told = complaint(HTTPStatus.BAD_REQUEST, "invalid_request", f"the WebSocket handshake cannot be read: {wrong}")
-        headers = b"".join(b"%s: %s\r\n" % pair for pair in told.raw_headers)
-        self.transport.write(
-            b"HTTP/1.1 400 Bad Request\r\n" + headers + b"connection: close\r\n\r\n" + bytes(told.body)
-        )
-        self.transport.close()
-
-
 class Server(uvicorn.Server):
     """Uvicorn, listening on a socket that is given to it, with signals left to :func:`serve`."""
 
@@ -146,7 +127,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             _ClosedForTheApplication(app),
             http="h11",  # the other one, httptools, holds a request's headers whatever their size
-            ws=_Handshakes,
+            ws=Connection,
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # audio in base64 hardly shrinks, and each socket would hold a compressor
             lifespan="off",
