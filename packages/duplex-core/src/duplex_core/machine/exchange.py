@@ -41,6 +41,8 @@ Action = (
 )
 """What is left to do outside: send an event, arm a timer, run a detector, give or withdraw stage work, free the slot."""
 
+_WORK = (Submit, Abort, WakeAt)
+
 EARLY_MS = 1.0
 """How much early a timer may fire (clocks are coarse) and still count as due."""
 
@@ -167,19 +169,19 @@ class Exchange:
                 self._told.clear()
 
     def _put_out(self, output: ModelOutput) -> None:
-        if isinstance(output, Submit):
+        if not isinstance(output, _WORK):
+            for decision in self._adapt(output):
+                self._carry_out(self._machine.handle(decision, self._now_ms))
+        elif isinstance(output, Submit):
             self._submit(output)
         elif isinstance(output, Abort):
             withdrawn = self._requests.pop((output.stage, output.request_id), None)
             if withdrawn is not None:
                 self._spending.stopped([withdrawn], by_model=True)
                 self._perform(output)
-        elif isinstance(output, WakeAt):
+        else:
             self._arm(self._alarms, output.key, output.at_ms)
             self._perform(output)
-        else:
-            for decision in self._adapt(output):
-                self._carry_out(self._machine.handle(decision, self._now_ms))
 
     def _submit(self, submit: Submit) -> None:
         request = submit.request

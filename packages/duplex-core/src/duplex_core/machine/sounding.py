@@ -52,7 +52,7 @@ class Sounding:
                 self._settle(track)
             due_ms = core.playback.due_ms
         self._arm(due_ms)
-        if not core.playback and core.lanes.sound is Sound.SOUNDING:
+        if core.lanes.sound is Sound.SOUNDING and not core.playback:
             core.lanes.move(Sound, Trigger.DRAINED)
             self.arm_idle()
 

@@ -17,6 +17,8 @@ from duplex_core.events import Event, ResponseCreated, ResponseDone
 from duplex_core.stage_metrics import merged, moved
 from duplex_core.stages import Lane, StageMetrics, StageReply, StageRequest
 
+_ENDS_OF_ANSWERS = (ResponseCreated, ResponseDone)
+
 Known = Callable[[StageRequest], tuple[StageMetrics, ...]]
 """What has been done so far for a request that is open, one entry a stage."""
 
@@ -52,9 +54,12 @@ class Spending:
 
     def complete(self, event: Event, now_ms: float) -> Event:
         """``event`` as it goes out: the end of an answer with what the stages did for it."""
+        if not isinstance(event, _ENDS_OF_ANSWERS):
+            return event
         if isinstance(event, ResponseCreated):
             self._answer = (event.turn_id, now_ms)
-        if not isinstance(event, ResponseDone) or event.metrics is None or self._answer is None:
+            return event
+        if event.metrics is None or self._answer is None:
             return event
         turn, begun_ms = self._answer
         self.stopped(

@@ -26,6 +26,7 @@ from duplex_core.events import (
 )
 from duplex_server.engine.outbox import Outbox
 from duplex_server.engine.signal import Signal
+from duplex_server.engine.weakly import weakly
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +45,19 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 class Attachment:
     """One reader of a session's events, from its attaching to its end. Made by :class:`Attachments`."""
 
-    __slots__ = ("_first", "_outbox", "_over", "_read", "_token", "claimed", "generation", "reached", "signal")
+    __slots__ = (
+        "__weakref__",
+        "_at_once",
+        "_first",
+        "_outbox",
+        "_over",
+        "_read",
+        "_signal",
+        "_token",
+        "claimed",
+        "generation",
+        "reached",
+    )
 
     def __init__(
         self,
@@ -61,20 +74,25 @@ class Attachment:
         self._token = token
         self._over = False
         self._read = False
+        self._at_once: Callable[[Event], bool] | None = None
+        self._signal = Signal()
         self.generation = generation
         self.reached = reached
         """Number of the last event that was read here."""
         self.claimed = False
         """Whether anybody has read or spoken through this attachment."""
-        self.signal = Signal()
 
     @property
     def over(self) -> bool:
         """Whether nothing but what is known already will be read here."""
         return self._over
 
-    async def read(self) -> AsyncIterator[Event]:
+    async def read(self, at_once: Callable[[Event], bool] | None = None) -> AsyncIterator[Event]:
         """Every event, stamped, in order; ends after ``session.closed`` or ``session.replaced``, and at a detaching.
+
+        Args:
+            at_once: is given each event that comes while the reader has taken all before it and waits; whether it took it. So
+                no task has to wake up for it. What it does not take is read here.
 
         Raises:
             RuntimeError: somebody reads already.
@@ -82,15 +100,31 @@ class Attachment:
         if self._read:
             raise RuntimeError("the events of this session are being read already; an attachment has one reader")
         self._read = self.claimed = True
-        while (event := self._next() or await self.get()) is not None:
-            yield event
+        self._at_once = at_once
+        try:
+            while (event := await self.get()) is not None:
+                yield event
+        finally:
+            self._at_once = None
 
     async def get(self) -> Event | None:
         """The next event, stamped; ``None`` after the last one."""
         self.claimed = True
         while (event := self._next()) is None and not self._over:
-            await self.signal.wait()
+            await self._signal.wait()
         return event
+
+    def tell(self) -> None:
+        """There is one more event in the outbox."""
+        if self._at_once is not None and self._signal.awaited:
+            while (event := self._next()) is not None:
+                if not self._at_once(event):
+                    self._first.appendleft(event)
+                    break
+            else:
+                if not self._over:
+                    return
+        self._signal.give()
 
     def end(self, last: Event | None = None) -> None:
         """Read nothing more here but ``last``."""
@@ -98,7 +132,7 @@ class Attachment:
         self._first.clear()
         if last is not None:
             self._first.append(_about_socket(last, self.reached))
-        self.signal.give()
+        self._signal.give()
 
     def _next(self) -> Event | None:
         """What can be read now."""
@@ -114,7 +148,7 @@ class Attachment:
             session = msgspec.structs.replace(event.session, resume_token=self._token)
             event = msgspec.structs.replace(event, session=session)
             self._token = None
-        elif isinstance(event, SessionClosed):
+        if isinstance(event, SessionClosed):
             self._over = True
         return event
 
@@ -187,7 +221,7 @@ class Attachments:
     def _swap(self, attachment: Attachment) -> Attachment:
         earlier, self.current = self.current, attachment
         self._generation = attachment.generation
-        self._outbox.reader = attachment.signal
+        self._outbox.reader = weakly(attachment.tell)
         if earlier is not None:
             earlier.end(SessionReplaced(session_id=self._session_id, attachment_generation=self._generation))
         return attachment

@@ -6,7 +6,7 @@ no more. Made by :class:`duplex_server.engine.omni.DuplexOmni`; used by serving 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from duplex_core.commands import Command
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
@@ -70,11 +70,16 @@ class DuplexSessionHandle:
         if self.attached:
             self._runner.reject(info)
 
-    def events(self) -> AsyncIterator[Event]:
+    def events(self, at_once: Callable[[Event], bool] | None = None) -> AsyncIterator[Event]:
         """Every event in order, numbered, to ``session.closed``, after which it ends.
 
         They begin with ``session.created``, or with ``session.resumed`` and what was missed; they end early, with
         ``session.replaced``, when another client takes the session over, and without a word after :meth:`detach`.
+
+        Args:
+            at_once: is called with each event that comes while all before it have been read and the next is waited for; whether
+                it took the event, which then is not read here. Called in the middle of the session's work: it must not call
+                the session.
 
         Raises:
             RuntimeError: somebody reads here already, or this handle was got from the side.
@@ -83,7 +88,7 @@ class DuplexSessionHandle:
             raise RuntimeError(
                 "this handle does not have the session, so it has no events; resume the session to read them"
             )
-        return self._attachment.read()
+        return self._attachment.read(at_once)
 
     def detach(self) -> None:
         """Let go of the session without ending it: it waits for whoever resumes it, as long as the grace. Idempotent."""

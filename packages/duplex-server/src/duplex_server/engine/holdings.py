@@ -39,12 +39,8 @@ class Holdings:
         self._free_slot = free_slot
         self.timers = Timers(ring, ticks.call_at)
         self._work: dict[tuple[str, str], StageRequest] = {}
-        self._released = False
-
-    @property
-    def released(self) -> bool:
+        self.released = False
         """Whether :meth:`release` has been called."""
-        return self._released
 
     def submit(self, request: StageRequest) -> None:
         """Give work to a stage."""
@@ -74,9 +70,9 @@ class Holdings:
 
     def release(self) -> None:
         """Free everything, the slot last. Idempotent."""
-        if self._released:
+        if self.released:
             return
-        self._released = True
+        self.released = True
         with contextlib.ExitStack() as stack:
             stack.callback(self._free_slot)
             stack.callback(self.listening.close)

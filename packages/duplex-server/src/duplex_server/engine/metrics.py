@@ -6,12 +6,34 @@ one process do not mix. Written by every part of the engine, rendered by serving
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from duplex_core.stages import StageStats
 
 _STAGE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _UNIT_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2, 0.5, 1, 2, 5)
+
+
+class Tally(Collector):
+    """A counter for what happens with every frame: a number that the event loop adds to, and that is read when it is asked for.
+
+    The library's own counter takes a lock and three calls for each addition.
+    """
+
+    def __init__(self, name: str, documentation: str, *, registry: CollectorRegistry) -> None:
+        """Begin at zero."""
+        self.total = 0
+        self._name = name
+        self._documentation = documentation
+        registry.register(self)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """What stands there now."""
+        yield CounterMetricFamily(self._name, self._documentation, value=self.total)
 
 
 class EngineMetrics:
@@ -69,10 +91,10 @@ class EngineMetrics:
         self.slow_readers = Counter(
             "duplex_slow_readers", "Clients dropped for reading too slowly", registry=self.registry
         )
-        self.received_bytes = Counter(
+        self.received_bytes = Tally(
             "duplex_received_bytes", "Characters of events that clients sent over sockets", registry=self.registry
         )
-        self.sent_bytes = Counter(
+        self.sent_bytes = Tally(
             "duplex_sent_bytes", "Characters of events that were sent to clients over sockets", registry=self.registry
         )
         self.waiting = Gauge(

@@ -17,7 +17,6 @@ import msgspec
 from duplex_core.errors import ErrorCode, error
 from duplex_core.events import STREAM_DELTAS, ErrorEvent, Event, OutputAudioDelta, SessionClosed
 from duplex_server.engine.journal import Journal
-from duplex_server.engine.signal import Signal
 
 MAX_EVENTS = 8192
 """Most events that wait for a client."""
@@ -69,8 +68,8 @@ class Outbox:
     ) -> None:
         """Make an empty outbox; ``on_slow`` is called once, when a reader has fallen too far behind."""
         self.journal = journal
-        self.reader: Signal | None = None
-        """Wakes whoever reads; ``None`` while nobody has the session."""
+        self.reader: Callable[[], None] | None = None
+        """Tells whoever reads that there is one more event; ``None`` while nobody has the session."""
         self._waiting: deque[tuple[Event, int]] = deque()
         self._bytes = 0
         self._max_events = max_events
@@ -135,7 +134,7 @@ class Outbox:
         self._waiting.append((event, size))
         self._bytes += size
         if self.reader is not None:
-            self.reader.give()
+            self.reader()
 
     def _give_up(self) -> None:
         """Drop what waits, leave the client the reason, and tell the runner."""

@@ -104,13 +104,16 @@ class Draining(msgspec.Struct, frozen=True):
     """The server will stop: end as soon as no answer is being made."""
 
 
-Own = StageReply | StageLost | SpeechFrames | EndOfTurnVerdict | Rung[Due] | CloseRequested | Draining | LeaseOver
+_Told = StageReply | StageLost | SpeechFrames | EndOfTurnVerdict | CloseRequested | Draining | LeaseOver
+Own = _Told | Rung[Due]
 """What the engine itself puts into a mailbox."""
-Entry = Command | Own | SlotReleased | _Opening | _Rejected
+_Seldom = _Told | SlotReleased | _Opening | _Rejected
+Entry = Command | Own | _Seldom
 
 _SPOKEN = (Speak, ToolCall, EndTurn)
-_OFTEN = (InputAudioBufferAppend, PlaybackAck, SessionHeartbeat, SessionEventAck, SpeechFrames, Rung)
+_OFTEN = (InputAudioBufferAppend, Rung, SpeechFrames, PlaybackAck, SessionHeartbeat, SessionEventAck)
 """What comes many times a second, each for a little work, is taken at once if it can be."""
+_COUNTED = (ResponseDone, OverlapDecision, SessionClosed)
 _ENDS_INPUT = (InputAudioBufferCommit, InputAudioBufferClear, InputCancel)
 
 
@@ -261,11 +264,20 @@ class SessionRunner:
         now_ms = self._loop.time() * 1000.0
         if isinstance(entry, ClientCommand):
             self._command(entry, now_ms)
+        elif isinstance(entry, Rung):
+            self._rung(entry, now_ms)
         else:
             self._take_own(entry, now_ms)
         self._follow_up(now_ms)
 
-    def _take_own(self, entry: Own | SlotReleased | _Opening | _Rejected, now_ms: float) -> None:
+    def _rung(self, rung: Rung[Due], now_ms: float) -> None:
+        due, due_ms = rung.due, rung.time_ms(now_ms)
+        if isinstance(due, Deadline):
+            self._exchange.wake(due.key, due_ms)
+        else:
+            self._exchange.take(due, due_ms)
+
+    def _take_own(self, entry: _Seldom, now_ms: float) -> None:
         match entry:
             case _Opening():
                 config = self._machine.config
@@ -284,12 +296,6 @@ class SessionRunner:
                 self._exchange.reply(entry, now_ms)
             case StageLost(error=info):
                 self._exchange.take(CloseRequested(reason=CloseReason.ERROR, error=info), now_ms)
-            case Rung(due=due):
-                due_ms = entry.time_ms(now_ms)
-                if isinstance(due, Deadline):
-                    self._exchange.wake(due.key, due_ms)
-                else:
-                    self._exchange.take(due, due_ms)
             case EndOfTurnVerdict():
                 lasts = self._machine.lanes.hearing is UserLane.PAUSED
                 self._metrics.end_of_turn.labels(outcome=outcome_of(entry, lasts=lasts)).inc()
@@ -326,10 +332,12 @@ class SessionRunner:
         except DuplexError as exc:
             self._send(ErrorEvent(error=msgspec.structs.replace(exc.info, event_id=command.event_id)))
             return
+        if isinstance(heard, InputAudioBufferAppend):
+            if heard.audio or heard.video_frames:  # else all of it waits in the resampler for what comes next
+                self._exchange.take(heard, now_ms)
+            return
         if isinstance(heard, SessionUpdate):
             heard = msgspec.structs.replace(heard, session=self._own_name(heard.session))
-        if isinstance(heard, InputAudioBufferAppend) and not (heard.audio or heard.video_frames):
-            return  # all of it waits in the resampler for what comes next
         if isinstance(heard, _ENDS_INPUT) and (tail := self._hearing.flush()):
             self._exchange.take(InputAudioBufferAppend(audio=tail), now_ms)
         if isinstance(heard, PlaybackAck) and not self._machine.sounds(heard.response_id, heard.item_id):
@@ -347,16 +355,16 @@ class SessionRunner:
         match action:
             case ServerEvent():
                 self._send(action)
-            case Submit(request=request):
-                self._holdings.submit(request)
-            case Abort(stage=stage, request_id=request_id):
-                self._holdings.abort(stage, request_id)
-            case SetTimer(key=key, at_ms=at_ms):
-                self._holdings.timers.set(TimerFired(key=key), at_ms)
             case WakeAt(key=key, at_ms=at_ms):
                 self._holdings.timers.set(Deadline(key=key), at_ms)
             case Detect():
                 self._holdings.listening.detect(action)
+            case SetTimer(key=key, at_ms=at_ms):
+                self._holdings.timers.set(TimerFired(key=key), at_ms)
+            case Submit(request=request):
+                self._holdings.submit(request)
+            case Abort(stage=stage, request_id=request_id):
+                self._holdings.abort(stage, request_id)
             case ResetDetector():
                 self._holdings.listening.reset(action)
             case JudgeEndOfTurn():
@@ -377,11 +385,15 @@ class SessionRunner:
             return
         self.outbox.put(event)
         self._watch.event(self.session_id, event)
+        if isinstance(event, _COUNTED):
+            self._count(event)
+
+    def _count(self, event: ResponseDone | OverlapDecision | SessionClosed) -> None:
         if isinstance(event, ResponseDone):
             self._metrics.responses.labels(status=event.response.status.value).inc()
         elif isinstance(event, OverlapDecision):
             self._metrics.overlaps.labels(decision=event.decision.value).inc()
-        elif isinstance(event, SessionClosed):
+        else:
             self._metrics.closed.labels(reason=event.reason.value).inc()
             self.tenure.told(self.outbox.journal.numbered(event, self.outbox.last_seq))
             self._watch.closed(self.session_id, event.reason)

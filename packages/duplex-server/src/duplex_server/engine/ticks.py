@@ -21,18 +21,14 @@ _ROUNDING = 1e-6
 class Alarm:
     """A timer that was set."""
 
-    __slots__ = ("_args", "_call", "_due")
+    __slots__ = ("_due", "args", "call")
 
     def __init__(self, due: dict[Alarm, None], call: Callable[..., None], args: tuple[Any, ...]) -> None:
         """Stand among those that are ``due`` at one tick."""
         self._due = due
-        self._call = call
-        self._args = args
+        self.call = call
+        self.args = args
         due[self] = None
-
-    def ring(self) -> None:
-        """The tick has come."""
-        self._call(*self._args)
 
     def cancel(self) -> None:
         """Do not ring, or ring no more. Idempotent."""
@@ -65,7 +61,7 @@ class Ticks:
             while due:
                 alarm = next(iter(due))
                 del due[alarm]
-                alarm.ring()
+                alarm.call(*alarm.args)
         finally:
             if due:
                 self._due[tick] = due

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import ParamSpec
+from types import MethodType
+from typing import TypeVarTuple, cast
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 
-def weakly(method: Callable[P, None]) -> Callable[P, None]:
+def weakly(method: Callable[[*Ts], None]) -> Callable[[*Ts], None]:
     """A callback that calls the bound ``method`` as long as its object is there, and nothing after that."""
-    found = weakref.WeakMethod(method)
+    bound = cast("MethodType", method)
+    function, found = bound.__func__, weakref.ref(bound.__self__)
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        bound = found()
-        if bound is not None:
-            bound(*args, **kwargs)
+    def call(*args: *Ts) -> None:
+        held = found()
+        if held is not None:
+            function(held, *args)
 
     return call

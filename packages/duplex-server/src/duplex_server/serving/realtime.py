@@ -21,7 +21,7 @@ from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, ErrorEvent, Event
 from duplex_core.wire import decode_command, encode_event
 from duplex_server.engine.departed import SessionOver
-from duplex_server.engine.metrics import EngineMetrics
+from duplex_server.engine.metrics import EngineMetrics, Tally
 from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
 from duplex_server.serving import query
 from duplex_server.serving.connection import direct
@@ -30,7 +30,6 @@ from duplex_server.serving.keys import PROTOCOL, Keys
 from duplex_server.serving.query import Query
 
 if TYPE_CHECKING:
-    from prometheus_client import Counter
     from starlette.types import Message
 
 log = logging.getLogger(__name__)
@@ -179,14 +178,14 @@ async def _converse(websocket: WebSocket, handle: DuplexSessionHandle, metrics: 
                 )
 
 
-async def _read(websocket: WebSocket, handle: DuplexSessionHandle, received: Counter) -> bool:
+async def _read(websocket: WebSocket, handle: DuplexSessionHandle, received: Tally) -> bool:
     """Take what the client sends until it is gone; whether it has hung up, rather than been lost.
 
     ``received`` counts what came in. Where the connection has a short way, only what cannot be taken at once comes here.
     """
 
     def take(text: str) -> None:
-        received.inc(len(text))
+        received.total += len(text)
         try:
             handle.offer(decode_command(text))
         except DuplexError as exc:
@@ -228,18 +227,26 @@ def _is_hang_up(message: Message) -> bool:
     return code == _CLOSE_NORMAL or (code == _CLOSED_WITHOUT_CODE and message.get("reason") is not None)
 
 
-async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asyncio.Event, sent: Counter) -> bool:
+async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asyncio.Event, sent: Tally) -> bool:
     """Send what the session tells; whether the client has got all of it, ``session.closed`` or ``session.replaced`` last.
 
     ``told`` is set when the first event is out; ``sent`` counts what went out.
     """
     way = direct(websocket.scope)
+
+    def send_at_once(event: Event) -> bool:
+        text = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
+        if way is None or not way.send_text(text):
+            return False
+        sent.total += len(text)
+        told.set()
+        return True
+
     try:
-        async for event in handle.events():
+        async for event in handle.events(None if way is None else send_at_once):
             text = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
-            if way is None or not way.send_text(text):
-                await websocket.send_text(text)
-            sent.inc(len(text))
+            await websocket.send_text(text)
+            sent.total += len(text)
             told.set()
     except WebSocketDisconnect:
         return False
