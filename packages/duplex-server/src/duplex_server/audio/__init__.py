@@ -4,7 +4,7 @@ Owns nothing but arithmetic on samples. Called by whoever turns bytes from a cli
 and back. Never touches sockets, base64, JSON, sessions or clocks.
 """
 
-from duplex_server.audio.formats import AudioFormatError, check_channels, decode, encode
+from duplex_server.audio.formats import AudioFormatError, check_channels, decode, encode, samples_of
 from duplex_server.audio.resample import StreamResampler
 
-__all__ = ["AudioFormatError", "StreamResampler", "check_channels", "decode", "encode"]
+__all__ = ["AudioFormatError", "StreamResampler", "check_channels", "decode", "encode", "samples_of"]

@@ -3,7 +3,7 @@
 Owns the filter and the state of one stream whose two rates stand in a small ratio (:func:`suits`); for the others
 :mod:`duplex_server.audio.resample` has soxr. Must never give other samples when the same sound is cut differently.
 
-The filter is a windowed sinc (Kaiser, 90 dB) whose outputs of one millisecond are a product of the samples around them with one
+The filter is a windowed sinc (Kaiser, 85 dB) whose outputs of one millisecond are a product of the samples around them with one
 matrix, the same for every stream of this ratio. So a session keeps some hundred samples and no transform's tables, and what many
 sessions take turns with stays in the processor's cache.
 
@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 _MOST_STEPS: Final = 6
 """Largest number in a ratio that is converted here: 48 kHz to 8 kHz. A matrix grows with the square of it."""
-_ATTENUATION_DB: Final = 90.0
-_PASS: Final = 0.75
+_ATTENUATION_DB: Final = 85.0
+_PASS: Final = 0.7
 """Share of the lower Nyquist frequency that passes unchanged; at all of it nothing does."""
 _WEIGHT_BITS: Final = 34
 _PRODUCT_SIZE: Final = 200_000

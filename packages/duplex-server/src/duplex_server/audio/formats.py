@@ -17,6 +17,7 @@ from duplex_server.audio import g711
 Buffer = bytes | bytearray | memoryview
 
 _INT16_SCALE: Final = 32768.0
+_LITTLE_ENDIAN: Final = np.dtype("<i2")
 
 
 class AudioFormatError(ValueError):
@@ -45,6 +46,12 @@ def check_channels(channels: int) -> None:
             f"Audio was declared with {channels} channels; only mono is accepted.",
             "Mix it down to one channel (stereo: the mean of each left/right pair) before sending it.",
         )
+
+
+def samples_of(pcm: Buffer) -> npt.NDArray[np.int16]:
+    """int16[n] of 2n bytes of 16-bit PCM, little-endian; a view of them on machines that are so too."""
+    values = np.frombuffer(pcm, _LITTLE_ENDIAN)
+    return values if _LITTLE_ENDIAN.isnative else values.astype(np.int16)
 
 
 def decode(encoding: AudioEncoding, data: Buffer) -> npt.NDArray[np.int16]:
@@ -107,7 +114,7 @@ def _decode_pcm16(data: Buffer) -> npt.NDArray[np.int16]:
             f"audio/pcm needs an even number of bytes (int16 samples), got {size}.",
             "Send whole samples: keep the odd byte and put it in front of the next chunk.",
         )
-    return np.frombuffer(data, "<i2").astype(np.int16, copy=False)
+    return samples_of(data)
 
 
 def _decode_float32(data: Buffer) -> npt.NDArray[np.int16]:
@@ -142,15 +149,16 @@ _SUBTYPE: Final = {b"RIFF": (b"WAVE",), b"FORM": (b"AIFF", b"AIFC")}
 
 def _refuse_container(data: Buffer) -> None:
     """Raise if the bytes begin like an audio file; more than a magic number is checked, so sound passes."""
-    head = bytes(data[:4])
+    start = bytes(data[:8])
+    head = start[:4]
     kind = _MAGIC.get(head)
     if kind is not None:
         if not _confirmed(head, bytes(data[4:12])):
             return
         detail = _wav_details(bytes(data[:512])) if head == b"RIFF" else ""
-    elif head[:3] == b"ID3" and _is_id3(bytes(data[:10])):
+    elif start.startswith(b"ID3") and _is_id3(bytes(data[:10])):
         kind, detail = "an MP3 file", ""
-    elif bytes(data[4:8]) == b"ftyp":
+    elif start[4:] == b"ftyp":
         kind, detail = "an MP4 file", ""
     else:
         return

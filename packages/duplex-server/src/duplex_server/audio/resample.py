@@ -127,6 +127,4 @@ def _stream(source_hz: int, target_hz: int) -> FirStream | _SoxrStream:
 def _to_int16(values: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
     """Sound in int16 units, rounded and clipped in place."""
     np.rint(values, out=values)
-    np.maximum(values, _LEAST, out=values)  # clip() costs three times these two
-    np.minimum(values, _MOST, out=values)
-    return values.astype(np.int16)
+    return values.clip(_LEAST, _MOST, out=values).astype(np.int16)

@@ -14,7 +14,7 @@ import numpy as np
 from duplex_core.detection import SpeechFrame
 from duplex_core.machine.io import Detect, EndOfTurnVerdict, JudgeEndOfTurn, ResetDetector, SpeechFrames
 from duplex_core.machine.semantic import FINISHED
-from duplex_server.audio import StreamResampler
+from duplex_server.audio import StreamResampler, samples_of
 from duplex_server.detectors import DetectorFeed, Detectors, UnjudgedAudio
 from duplex_server.engine.weakly import weakly
 
@@ -53,8 +53,7 @@ class Listening:
     def detect(self, effect: Detect) -> None:
         """Judge more audio."""
         self._generation = effect.generation
-        samples = np.frombuffer(effect.pcm, "<i2").astype(np.int16, copy=False)
-        self._opened().push(self._stream.push(samples))
+        self._opened().push(self._stream.push(samples_of(effect.pcm)))
 
     def reset(self, effect: ResetDetector) -> None:
         """Forget what has no verdict yet; what comes next starts at ``effect.start_ms`` of the session."""
@@ -70,8 +69,7 @@ class Listening:
         if service is None:
             return
         stream = StreamResampler(self._rate_hz, service.detector.rate_hz)
-        samples = np.frombuffer(effect.pcm, "<i2").astype(np.int16, copy=False)
-        samples = np.concatenate((stream.push(samples), stream.flush()))
+        samples = np.concatenate((stream.push(samples_of(effect.pcm)), stream.flush()))
 
         def tell(probability: float) -> None:
             self._on_verdict(EndOfTurnVerdict(item_id=effect.item_id, serial=effect.serial, probability=probability))

@@ -7,12 +7,11 @@ the machine sees it. Must never hold sound back longer than the filter does: the
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from duplex_core.audio import PCM16_BYTES_PER_SAMPLE, AudioEncoding, AudioFormat
 from duplex_core.fence import Fence
 from duplex_core.model import Decision, EndTurn, Speak, ToolCall
-from duplex_server.audio import StreamResampler, encode
+from duplex_server.audio import StreamResampler, encode, samples_of
 
 
 class Speaking:
@@ -51,8 +50,8 @@ class Speaking:
             return piece
         if self._fence != piece.fence or self._format != audio_format:
             self._begin(piece.fence, audio_format)
-        samples = np.frombuffer(piece.pcm, "<i2").astype(np.int16, copy=False)
-        return msgspec.structs.replace(piece, pcm=encode(audio_format.encoding, self._stream.push(samples)))
+        spoken = self._stream.push(samples_of(piece.pcm))
+        return msgspec.structs.replace(piece, pcm=encode(audio_format.encoding, spoken))
 
     def _goes_as_it_is(self, audio_format: AudioFormat) -> bool:
         """Whether the model speaks what the client wants; then there is nothing to convert and nothing is held back."""

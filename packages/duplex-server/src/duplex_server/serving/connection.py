@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from starlette.types import Scope
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import InvalidState
+from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
+from websockets.protocol import State
 
 from duplex_server.serving.errors import complaint
 
@@ -91,11 +92,7 @@ class Connection(WebSocketsSansIOProtocol):
 
     def send_text(self, text: str) -> bool:
         """See :class:`Direct`."""
-        if self.close_sent or self.disconnected or not self.handshake_complete or not self.writable.is_set():
+        if self.close_sent or self.disconnected or not self.writable.is_set() or self.conn.state is not State.OPEN:
             return False
-        try:
-            self.conn.send_text(text.encode())
-        except InvalidState:  # the client has begun to close
-            return False
-        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.write(Frame(Opcode.TEXT, text.encode()).serialize(mask=False))
         return True
