@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-TICK_S = 0.005
+TICK_S = 0.01
 """How late a timer may ring. The sound of an answer comes in pieces of at least 20 ms and is played from a buffer."""
 
 _ROUNDING = 1e-6
