@@ -317,6 +317,31 @@ class TestPace:
             assert loop.time() - began >= 0.029
             assert detector.calls == [1, 3]
 
+    def test_a_timer_that_rings_a_little_early_rings_once(self) -> None:
+        """As uvloop's do, whose timers count whole milliseconds."""
+        set_for: list[float] = []
+
+        class Early(asyncio.SelectorEventLoop):
+            def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+                if callback.__name__ == "_ring":
+                    set_for.append(when)
+                    assert len(set_for) < 10, "the timer is set anew, again and again"
+                    when -= 0.0009
+                return super().call_at(when, callback, *args, context=context)
+
+        async def judge_two() -> None:
+            async with serving(detector := Numbered(), pace_ms=200) as service:
+                session = Session(service)
+                session.feed.push(numbered(1))
+                await session.until(1)
+                session.feed.push(numbered(2))
+                await session.until(2)
+                assert detector.calls == [1, 1]
+
+        with asyncio.Runner(loop_factory=Early) as runner:
+            runner.run(judge_two())
+        assert len(set_for) <= 1
+
     async def test_closing_reports_what_waits_for_the_timer(self) -> None:
         service = DetectorService(Numbered(), pace_ms=3_600_000)
         session = Session(service)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -23,8 +24,9 @@ from duplex_core.events import (
     SessionResumed,
     SessionResyncRequired,
 )
+from duplex_server.engine.handle import DuplexSessionHandle
 from duplex_server.engine.lease import Lifetime
-from tests.support.talking import Listener, opened, talking
+from tests.support.talking import ASK, Listener, opened, talking
 from tests.support.virtual_loop import cancelled, in_virtual_time, settle
 
 GRACE_S = Lifetime().disconnect_grace_s
@@ -439,3 +441,39 @@ async def test_a_reader_that_is_cancelled_can_be_followed_by_another() -> None:
         await cancelled(asyncio.create_task(first.next()))
         second = await first.resume(engine)
         assert isinstance(await second.next(), SessionResumed)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("taken", [10**6, 1, 2, 3, 7])
+async def test_events_go_out_at_once_while_their_reader_waits_and_are_read_when_they_cannot(taken: int) -> None:
+    """Of so many offered one is not taken; whatever way they come, they come once, in order, and the last ends the reading."""
+    ways: list[str] = []
+    seen: list[Any] = []
+    offered = itertools.count()
+
+    def take(event: Any) -> bool:
+        if next(offered) % (taken + 1) == taken:
+            return False
+        ways.append("at once")
+        seen.append(event)
+        return True
+
+    async def read(handle: DuplexSessionHandle) -> None:
+        async for event in handle.events(take):
+            await asyncio.sleep(0.01)
+            ways.append("read")
+            seen.append(event)
+
+    async with talking() as engine:
+        handle = await engine.open_session()
+        reading = asyncio.create_task(read(handle))
+        for _ in range(3):
+            for command in ASK:
+                await handle.submit(command)
+            await asyncio.sleep(2.0)
+        await handle.aclose()
+        await reading
+    assert [event.server_event_seq for event in seen] == list(range(1, len(seen) + 1))
+    assert [type(event) for event in seen].count(ResponseDone) == 3
+    assert isinstance(seen[-1], SessionClosed)
+    assert {*ways} == {"at once", "read"}, "the first event waits for its reader"

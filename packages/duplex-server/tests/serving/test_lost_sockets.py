@@ -1,82 +1,20 @@
 """Sockets that break from outside, whatever way: the session waits for its client, and nothing is logged as a fault.
 
-Real sockets, spoken to byte by byte, as no client library would.
+Real sockets, spoken to byte by byte.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
-import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-HANDSHAKE = (
-    b"GET /v1/realtime HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: " + base64.b64encode(bytes(16)) + b"\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-TEXT, LAST = 0x1, 0x80
-
-
-def frame(payload: bytes, opcode: int = TEXT, *, last: bool = True) -> bytes:
-    """One masked frame; the mask is nothing."""
-    head = bytes([opcode | (LAST if last else 0)])
-    if len(payload) < 126:
-        size = bytes([0x80 | len(payload)])
-    elif len(payload) < 2**16:
-        size = b"\xfe" + struct.pack("!H", len(payload))
-    else:
-        size = b"\xff" + struct.pack("!Q", len(payload))
-    return head + size + bytes(4) + payload
-
-
-def event(type: str, **fields: Any) -> bytes:
-    return frame(json.dumps({"type": type, **fields}).encode())
-
-
-class Line:
-    """A connection whose bytes are read and written by hand."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._loop = asyncio.get_running_loop()
-
-    async def send(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self._connection, data)
-
-    async def until(self, wanted: bytes) -> None:
-        seen = b""
-        while wanted not in seen:
-            piece = await self._loop.sock_recv(self._connection, 65536)
-            assert piece, seen[-500:]
-            seen = seen[-len(wanted) :] + piece
-
-    async def rest(self) -> bytes:
-        """All that comes until the other side closes; of it the end."""
-        seen = b""
-        with contextlib.suppress(ConnectionError):
-            while piece := await self._loop.sock_recv(self._connection, 2**20):
-                seen = (seen + piece)[-200:]
-        return seen
-
-
-@contextlib.asynccontextmanager
-async def line(port: int) -> AsyncIterator[Line]:
-    """A session's socket; what it buffers is little."""
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
-        made = Line(connection)
-        async with asyncio.timeout(30):
-            await made.send(HANDSHAKE)
-            await made.until(b"session.created")
-            yield made
+from tests.support.lines import HANDSHAKE, event, frame, line
 
 
 async def eventually(true: Callable[[], bool]) -> None:

@@ -265,9 +265,7 @@ class DetectorService:
 
     def _ring(self) -> None:
         self._timer = None
-        self._not_before = (
-            0.0  # clocks are coarse: by the loop's it may be a little early, and would be so again and again
-        )
+        self._not_before = 0.0  # by a coarse clock it may be a little early still, and would be so again and again
         self._dispatch()
 
     def _next_batch(self) -> list[Entry]:
