@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def items(events: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.fixture
-def long_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def long_way(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What goes the long way: the types of ASGI's messages."""
     seen: list[str] = []
     send, receive = WebSocketsSansIOProtocol.send, WebSocketsSansIOProtocol.receive
