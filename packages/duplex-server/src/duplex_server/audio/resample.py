@@ -10,9 +10,9 @@ both: output sample n is the sound at n / target_hz. What was measured, 24 kHz t
 
 - Delay, that is how much of the pushed audio has not come out yet, in chunks of whole milliseconds: 2 ms, 3 ms
   to or from 8 kHz, 1 ms between 24 and 48 kHz (soxr's LQ: 1-9 ms, mean 5 ms, to or from 8 kHz 3-29 ms).
-- Pass band flat to 0.75 of the lower Nyquist frequency, -0.3 dB at 0.8, -3 dB at 0.85; what could alias is
-  below -90 dB (soxr's LQ: -0.3 dB at 0.75, -2 dB at 0.8, -8 dB at 0.85).
-- Cost, with 50 streams taking turns: 0.16 ms of one core per second of audio in chunks of 100 ms, 0.4 ms in
+- Pass band flat to 0.7 of the lower Nyquist frequency, -0.2 dB at 0.75, -1.6 dB at 0.8, -6 dB at 0.85; what
+  could alias is below -90 dB (soxr's LQ: -0.3, -2 and -8 dB; -87 dB).
+- Cost, with 50 streams taking turns: 0.15 ms of one core per second of audio in chunks of 100 ms, 0.4 ms in
   chunks of 20 ms. soxr costs 0.3 and 0.7 ms, and more where other work empties the processor's cache: a
   stream of its own keeps 30 kB.
 """
