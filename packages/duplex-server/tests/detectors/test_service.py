@@ -317,6 +317,23 @@ class TestPace:
             assert loop.time() - began >= 0.029
             assert detector.calls == [1, 3]
 
+    async def test_a_timer_that_a_larger_batch_has_overtaken_starts_nothing(self) -> None:
+        async with serving(detector := Numbered(), pace_ms=400) as service:
+            sessions = [Session(service, str(at)) for at in range(16)]
+            loop = asyncio.get_running_loop()
+            sessions[0].feed.push(numbered(1))
+            await sessions[0].until(1)
+            sessions[0].feed.push(numbered(2))  # sets the timer, 400 ms from the first batch
+            await asyncio.sleep(0.2)
+            began = loop.time()
+            for session in sessions[1:]:
+                session.feed.push(numbered(1))
+            await sessions[1].until(1)
+            sessions[1].feed.push(numbered(2))
+            await sessions[1].until(2)
+            assert detector.calls == [1, 16, 1]
+            assert loop.time() - began >= 0.39
+
     def test_a_timer_that_rings_a_little_early_rings_once(self) -> None:
         """As uvloop's do, by up to a millisecond."""
         set_for: list[float] = []

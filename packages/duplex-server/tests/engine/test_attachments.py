@@ -18,6 +18,7 @@ from duplex_core.events import (
     ResponseCreated,
     ResponseDone,
     SessionClosed,
+    SessionCreated,
     SessionExpired,
     SessionHeartbeatAck,
     SessionReplaced,
@@ -477,3 +478,27 @@ async def test_events_go_out_at_once_while_their_reader_waits_and_are_read_when_
     assert [type(event) for event in seen].count(ResponseDone) == 3
     assert isinstance(seen[-1], SessionClosed)
     assert {*ways} == {"at once", "read"}, "the first event waits for its reader"
+
+
+@in_virtual_time
+async def test_who_is_replaced_is_told_the_number_of_the_last_event_that_it_got() -> None:
+    """Also when one could not be sent at once, and the session was taken over before its reader came to it."""
+    got: list[Any] = []
+
+    async def read(handle: DuplexSessionHandle) -> None:
+        events = handle.events(lambda event: False)
+        while (event := await anext(events, None)) is not None:
+            got.append(event)
+
+    async with talking() as engine:
+        handle = await engine.open_session()
+        reading = asyncio.create_task(read(handle))
+        await settle()
+        (created,) = got
+        handle.offer(SessionHeartbeat())
+        second = Listener(await engine.resume_session(handle.session_id, created.session.resume_token, 1))
+        await reading
+        assert [(type(event), event.server_event_seq) for event in got] == [(SessionCreated, 1), (SessionReplaced, 1)]
+        assert (await second.until(SessionHeartbeatAck)).server_event_seq == 2
+        await second.handle.aclose()
+        await second.rest()

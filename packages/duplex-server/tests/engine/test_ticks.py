@@ -81,3 +81,22 @@ async def test_one_that_raises_is_told_to_the_loop_and_the_others_ring() -> None
     await asyncio.sleep(0.1)
     assert rung == [1, 2]
     assert [str(each) for each in told] == ['"a timer\'s own trouble"']
+
+
+@in_virtual_time
+async def test_what_is_set_for_the_tick_that_rings_rings_though_its_setter_raises() -> None:
+    loop, ticks = asyncio.get_running_loop(), Ticks()
+    told: list[BaseException] = []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    rung: list[str] = []
+
+    def broken() -> None:
+        ticks.call_at(loop.time(), lambda: rung.append("set meanwhile"))
+        raise ValueError("and then it raised")
+
+    at_s = loop.time() + 0.01
+    ticks.call_at(at_s, broken)
+    ticks.call_at(at_s, lambda: rung.append("second"))
+    await asyncio.sleep(0.1)
+    assert sorted(rung) == ["second", "set meanwhile"]
+    assert [str(each) for each in told] == ["and then it raised"]

@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from duplex_core.testing.speech import burst
-from duplex_server.engine.mailbox import TURN_ENTRIES
+from duplex_server.engine.mailbox import TURN_ENTRIES, Mailbox
 from duplex_server.engine.runner import MAX_COMMANDS
 from duplex_server.serving.app import create_app
 from duplex_server.serving.server import listen
@@ -112,3 +112,22 @@ async def test_behind_a_plain_uvicorn_there_is_the_long_way() -> None:
             finally:
                 server.should_exit = True
                 await serving
+
+
+async def test_a_flood_of_what_is_no_event_lets_its_session_run(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[int] = []
+    note = Mailbox.note
+
+    def noted(self: Mailbox[Any], entry: Any, size: int) -> None:
+        note(self, entry, size)
+        waiting.append(len(self))
+
+    monkeypatch.setattr(Mailbox, "note", noted)
+    count = 4 * MAX_COMMANDS
+    async with line(served.port) as client:
+        sending = asyncio.create_task(client.send(frame(b"sound", BINARY) * count))
+        assert {each["error"]["code"] for each in await client.events(count)} == {"binary_frame"}
+        await sending
+    assert max(waiting) <= MAX_COMMANDS // 2 + TURN_ENTRIES

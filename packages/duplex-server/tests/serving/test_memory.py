@@ -14,6 +14,7 @@ import pytest
 from duplex_core.spec import ModelSpec
 from duplex_core.testing.native import NATIVE
 from duplex_core.testing.speech import burst, silence
+from duplex_server.serving.connection import Connection
 from tests.support.serving import PARROT, Caller, Served, serving
 
 RATE_HZ = 24_000
@@ -36,7 +37,13 @@ class Gone:
         assert runner is not None
         exchange = runner._exchange
         parts = {"session": runner, "machine": runner._machine, "model": exchange._model, "exchange": exchange}
-        parts |= {"listening": runner._holdings.listening, "events": runner.outbox, "mailbox": runner.mailbox}
+        (connection,) = [each for each in served.server.server_state.connections if isinstance(each, Connection)]
+        parts |= {
+            "connection": connection,
+            "listening": runner._holdings.listening,
+            "events": runner.outbox,
+            "mailbox": runner.mailbox,
+        }
         self.left = set(parts)
         self._all = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -66,7 +73,7 @@ async def test_an_ended_session_is_gone_without_a_collection(spec: ModelSpec, hu
             await caller.say("session.update", session={"type": "realtime", "audio": audio})
             await caller.append(burst(600, RATE_HZ) + silence(2000, RATE_HZ))
             await caller.until("response.output_audio.delta")
-            assert len(gone.left) == 7
+            assert len(gone.left) == 8
             if not hung_up:
                 await caller.say("session.close")
                 await caller.until("session.closed")

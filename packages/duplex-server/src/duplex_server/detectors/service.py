@@ -260,12 +260,13 @@ class DetectorService:
         if self._loop.time() >= self._not_before:
             return False
         if self._timer is None:
-            self._timer = self._loop.call_at(self._not_before, self._ring)
+            self._timer = self._loop.call_at(self._not_before, self._ring, self._not_before)
         return True
 
-    def _ring(self) -> None:
+    def _ring(self, due: float) -> None:
         self._timer = None
-        self._not_before = 0.0  # by a coarse clock it may be a little early still, and would be so again and again
+        if due == self._not_before:  # else a larger batch has started meanwhile
+            self._not_before = 0.0  # by a coarse clock it may be a little early still, and would be so again and again
         self._dispatch()
 
     def _next_batch(self) -> list[Entry]:

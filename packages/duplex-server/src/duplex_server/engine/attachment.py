@@ -117,10 +117,13 @@ class Attachment:
     def tell(self) -> None:
         """There is one more event in the outbox."""
         if self._at_once is not None and self._signal.awaited:
+            reached = self.reached
             while (event := self._next()) is not None:
                 if not self._at_once(event):
                     self._first.appendleft(event)
+                    self.reached = reached
                     break
+                reached = self.reached
             else:
                 if not self._over:
                     return

@@ -6,6 +6,7 @@ one process do not mix. Written by every part of the engine, rendered by serving
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -27,13 +28,14 @@ class Tally(Collector):
     def __init__(self, name: str, documentation: str, *, registry: CollectorRegistry) -> None:
         """Begin at zero."""
         self.total = 0
+        self._created = time.time()
         self._name = name
         self._documentation = documentation
         registry.register(self)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """What stands there now."""
-        yield CounterMetricFamily(self._name, self._documentation, value=self.total)
+        yield CounterMetricFamily(self._name, self._documentation, value=self.total, created=self._created)
 
 
 class EngineMetrics:

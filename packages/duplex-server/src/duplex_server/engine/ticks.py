@@ -56,7 +56,9 @@ class Ticks:
         return Alarm(due, call, args)
 
     def _ring(self, tick: int) -> None:
-        due = self._due.pop(tick)
+        self._ring_all(self._due.pop(tick))
+
+    def _ring_all(self, due: dict[Alarm, None]) -> None:
         try:
             while due:
                 alarm = next(iter(due))
@@ -64,5 +66,4 @@ class Ticks:
                 alarm.call(*alarm.args)
         finally:
             if due:
-                self._due[tick] = due
-                self._loop.call_soon(self._ring, tick)
+                self._loop.call_soon(self._ring_all, due)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -53,6 +53,11 @@ class Connection(WebSocketsSansIOProtocol):
 
     _take: Callable[[str], bool] | None = None
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """See uvicorn."""
+        super().__init__(*args, **options)
+        self._offered: dict[str, Any] = {}
+
     def data_received(self, data: bytes) -> None:
         """Read on, and answer a handshake that is none: it has a header of more than 8 KiB (many cookies, say), or a body."""
         super().data_received(data)
@@ -70,7 +75,13 @@ class Connection(WebSocketsSansIOProtocol):
         """Begin the ASGI application, with the short way in its scope."""
         super().handle_connect(event)
         if not self.close_sent:
-            self.scope["extensions"][EXTENSION] = {"way": self}
+            self._offered = cast("dict[str, Any]", self.scope["extensions"])
+            self._offered[EXTENSION] = {"way": self}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end. Nothing of the connection holds itself from here on: its memory is free when its task has ended."""
+        super().connection_lost(exc)
+        self._offered.pop(EXTENSION, None)
 
     def send_receive_event_to_app(self) -> None:
         """Hand over a message that is whole: directly if that can be."""

@@ -208,8 +208,8 @@ async def _read(websocket: WebSocket, handle: DuplexSessionHandle, received: Tal
             text: str | None = message.get("text")
             if text is None:
                 handle.reject(_BINARY)
-                continue
-            take(text)
+            else:
+                take(text)
             if handle.crowded:
                 await asyncio.sleep(0)
     finally:
@@ -235,7 +235,10 @@ async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asynci
     way = direct(websocket.scope)
 
     def send_at_once(event: Event) -> bool:
-        text = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
+        try:
+            text = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
+        except (ValueError, TypeError):  # such an event ends this socket, and not the session in the middle of its work
+            return False
         if way is None or not way.send_text(text):
             return False
         sent.total += len(text)
