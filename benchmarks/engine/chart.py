@@ -13,16 +13,14 @@ from benchmarks.engine.rounds import Row, Setup
 WIDTH, HEIGHT = 860, 340
 PLOT = 330
 TOP, BOTTOM = 50, 290
-COLOURS = {Setup.ECHO: "#777777", Setup.PACED: "#2ca02c", Setup.ENGINE: "#1f77b4", Setup.VAD: "#d95f02"}
-_SHORT = {Setup.ECHO: "echo", Setup.PACED: "by its clock", Setup.ENGINE: "engine", Setup.VAD: "with server_vad"}
-_LABEL = 85
+COLOURS = {Setup.ECHO: "#777777", Setup.ENGINE: "#1f77b4", Setup.VAD: "#d95f02"}
 STYLE = "text{font:12px sans-serif;fill:#222}.t{font-weight:bold}.g{stroke:#ddd}.d{stroke-dasharray:5 4;opacity:.7}"
 
 
 def chart(results: Results) -> str:
     """Two plots over the number of sessions: processor time, and its ratio to the echo's with the targets."""
     cost = _plot(results, 60, "ms of CPU per session-second", dict.fromkeys(Setup), lambda row: row.cpu_ms)
-    ratio = _plot(results, 490, "times the echo (dashed: target)", {Setup.PACED: None, **TARGETS}, results.ratio)
+    ratio = _plot(results, 490, "times the echo (dashed: target)", TARGETS, results.ratio)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">',
@@ -66,7 +64,7 @@ def _plot(
         points = " ".join(f"{across(n):.1f},{up(value(results.row(setup, n))):.1f}" for n in counts)
         colour = COLOURS[setup]
         marks.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        marks.append(f'<text x="{left + _LABEL * place}" y="38" style="fill:{colour}">{_SHORT[setup]}</text>')
+        marks.append(f'<text x="{left + 110 * place}" y="38" style="fill:{colour}">{setup.value}</text>')
         if target is not None:
             y = up(target)
             marks.append(

@@ -39,12 +39,8 @@ class Setup(enum.Enum):
     """What is measured."""
 
     ECHO = "echo"
-    PACED = "echo by its own clock"
     ENGINE = "engine"
     VAD = "engine with server_vad"
-
-
-ECHOES = (Setup.ECHO, Setup.PACED)
 
 
 class Frames(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,10 +165,9 @@ async def crowd(child: Child, setup: Setup, sessions: int, frames: Frames | None
 
 async def joined(child: Child, setup: Setup, frames: Frames | None) -> Talker:
     """One client, ready to send."""
-    if setup in ECHOES:
+    if setup is Setup.ECHO:
         assert frames is not None, "the echo is told how large the engine's frames are"
-        query = f"?audio={frames.audio}&other={frames.other}&paced={setup is Setup.PACED}"
-        return await connect(child.host, child.port, query)
+        return await connect(child.host, child.port, f"?audio={frames.audio}&other={frames.other}")
     talker = await connect(child.host, child.port)
     updated = asyncio.ensure_future(talker.event("session.updated"))
     await asyncio.sleep(0)
@@ -183,7 +178,7 @@ async def joined(child: Child, setup: Setup, frames: Frames | None) -> Talker:
 
 def kind_of(setup: Setup) -> str:
     """The server that a setup needs."""
-    return "echo" if setup in ECHOES else "engine"
+    return "echo" if setup is Setup.ECHO else "engine"
 
 
 async def frame_sizes(core: int) -> Frames:

@@ -72,6 +72,12 @@ class TestChunks:
         whole = run(StreamResampler(source, target), samples, [3000])
         assert run(StreamResampler(source, target), samples, [1, 0]).tolist() == whole.tolist()
 
+    @pytest.mark.parametrize(("source", "target"), PAIRS)
+    def test_half_a_minute_at_once(self, source: int, target: int) -> None:
+        samples = noise(30 * source + 7)
+        whole = run(StreamResampler(source, target), samples, [len(samples)])
+        assert run(StreamResampler(source, target), samples, [4801]).tobytes() == whole.tobytes()
+
     @pytest.mark.parametrize(("source", "target"), [(24000, 16000), (8000, 16000), (16000, 24000)])
     def test_lengths_do_not_drift_over_ten_minutes(self, source: int, target: int) -> None:
         resampler, block = StreamResampler(source, target), noise(source)
