@@ -9,6 +9,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from duplex_core.errors import ErrorCode, error
 from duplex_core.testing.speech import burst
 from duplex_server.engine.mailbox import TURN_ENTRIES, Mailbox
 from duplex_server.engine.runner import MAX_COMMANDS
@@ -131,3 +132,18 @@ async def test_a_flood_of_what_is_no_event_lets_its_session_run(
         assert {each["error"]["code"] for each in await client.events(count)} == {"binary_frame"}
         await sending
     assert max(waiting) <= MAX_COMMANDS // 2 + TURN_ENTRIES
+
+
+async def test_an_event_that_cannot_be_written_ends_its_socket_and_fails_no_session_in_its_work(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served.session() as caller:
+        runner = served.engine.sessions.get(caller.seen[0]["session"]["id"])
+        assert runner is not None
+        runner.reject(error(ErrorCode.ENGINE_ERROR, "half a character: \ud800"))
+        assert await caller.rest() == []
+        async with asyncio.timeout(10):
+            await runner.ended.wait()
+    assert served.engine.sessions.taken == 0
+    assert f"the socket of {runner.session_id} failed" in caplog.text
+    assert f"session {runner.session_id} failed" not in caplog.text

@@ -182,6 +182,7 @@ async def test_metrics_count_what_happened(served: Any, speech: bytes) -> None:
         assert 'duplex_stage_seconds_count{stage="cut"} 1.0' in text
         assert value_of("duplex_received_bytes_total", text) > len(speech), "speech is longer in base64"
         assert value_of("duplex_sent_bytes_total", text) > 0
+        assert value_of("duplex_sent_bytes_created", text) > 0
         assert 'duplex_waiting{queue="commands"} 0.0' in text
         assert 'duplex_waiting{queue="events"} 0.0' in text
         await caller.say("session.close")
