@@ -64,11 +64,16 @@ async def test_what_was_cancelled_does_not_ring_not_even_by_one_that_rings_with_
     assert rung == ["first", "set meanwhile"]
 
 
+def troubles() -> list[BaseException]:
+    """What the running loop is told from here on."""
+    told: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    return told
+
+
 @in_virtual_time
 async def test_one_that_raises_is_told_to_the_loop_and_the_others_ring() -> None:
-    loop, ticks = asyncio.get_running_loop(), Ticks()
-    told: list[BaseException] = []
-    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    loop, ticks, told = asyncio.get_running_loop(), Ticks(), troubles()
     rung: list[int] = []
 
     def broken() -> None:
@@ -85,9 +90,7 @@ async def test_one_that_raises_is_told_to_the_loop_and_the_others_ring() -> None
 
 @in_virtual_time
 async def test_what_is_set_for_the_tick_that_rings_rings_though_its_setter_raises() -> None:
-    loop, ticks = asyncio.get_running_loop(), Ticks()
-    told: list[BaseException] = []
-    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    loop, ticks, told = asyncio.get_running_loop(), Ticks(), troubles()
     rung: list[str] = []
 
     def broken() -> None:

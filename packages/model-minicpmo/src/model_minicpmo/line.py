@@ -1,8 +1,7 @@
 """The line of units: those that were cut from what was heard and seen, and which of them is being decided.
 
 Owned by the session. Owns their order, which of them an interruption has made void, and that an interruption stays pending until
-a unit has carried it. Never: gives work to a stage or knows of
-answers.
+a unit has carried it. Never: gives work to a stage or knows of answers.
 """
 
 from __future__ import annotations

@@ -61,8 +61,6 @@ class InputBuffer:
 
     def drop_before(self, ms: float) -> None:
         """Forget what lies before ``ms``."""
-        if ms <= 0.0:
-            return
         count = min(self._samples(ms) - self._start, self._size // PCM16_BYTES_PER_SAMPLE)
         if count <= 0:
             return

@@ -98,7 +98,7 @@ class Core:
         if not self.configured:
             self.configure()
         self.begun = self.begun or _begins(event)
-        self._effects.append(Tell(event=event))
+        self.perform(Tell(event=event))
 
     def configure(self) -> None:
         """Tell the model what the configuration is now."""
