@@ -12,6 +12,7 @@ from duplex_core.wire.codec import (
     decode_event,
     encode_command,
     encode_event,
+    encode_event_utf8,
 )
 from duplex_core.wire.faults import WireError
 
@@ -22,4 +23,5 @@ __all__ = [
     "decode_event",
     "encode_command",
     "encode_event",
+    "encode_event_utf8",
 ]

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from duplex_core.commands import Command, ResponseCreate, SessionUpdate
+from duplex_core.commands import Command, InputAudioBufferAppend, ResponseCreate, SessionUpdate
 from duplex_core.errors import ErrorCode
-from duplex_core.events import Event
-from duplex_core.wire import dialect, faults
+from duplex_core.events import Event, OutputAudioDelta
+from duplex_core.wire import dialect, faults, sound
 from duplex_core.wire.faults import WireError
 
 MAX_EVENT_BYTES = 15 * 1024 * 1024
@@ -27,11 +27,18 @@ all other sessions waiting."""
 MAX_EVENT_ID_CHARS = 512
 """Longest ``event_id`` of a client, in characters, as in the GA protocol."""
 
-__all__ = ["MAX_EVENT_BYTES", "WireError", "decode_command", "decode_event", "encode_command", "encode_event"]
+__all__ = [
+    "MAX_EVENT_BYTES",
+    "WireError",
+    "decode_command",
+    "decode_event",
+    "encode_command",
+    "encode_event",
+    "encode_event_utf8",
+]
 
-_COMMANDS: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
-_EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-_ENCODER = msgspec.json.Encoder()
+_COMMANDS: sound.Decoder[Command] = sound.Decoder(Command, InputAudioBufferAppend)
+_EVENTS: sound.Decoder[Event] = sound.Decoder(Event, OutputAudioDelta)
 
 _WITH_OPEN_VALUES = (SessionUpdate, ResponseCreate)
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -73,14 +80,19 @@ def decode_command(text: str | bytes) -> Command:
 
 def encode_command(command: Command) -> str:
     """Render one command as the JSON text that :func:`decode_command` reads. Fields that are unset are left out."""
-    return _ENCODER.encode(command).decode()
+    return sound.encode(command).decode()
 
 
 def encode_event(event: Event, *, event_id: str, seq: int) -> str:
     """Render one event as JSON text, stamped with its id and its place in the session's order."""
+    return encode_event_utf8(event, event_id=event_id, seq=seq).decode()
+
+
+def encode_event_utf8(event: Event, *, event_id: str, seq: int) -> bytes:
+    """As :func:`encode_event`; the text in UTF-8, as it stands in a frame."""
     if event.event_id != event_id or event.server_event_seq != seq:
         event = msgspec.structs.replace(event, event_id=event_id, server_event_seq=seq)
-    return _ENCODER.encode(event).decode()
+    return sound.encode(event)
 
 
 def decode_event(text: str | bytes) -> Event:
