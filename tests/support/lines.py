@@ -12,7 +12,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 HANDSHAKE = (
@@ -22,16 +22,19 @@ HANDSHAKE = (
 TEXT, LAST = 0x1, 0x80
 
 
-def frame(payload: bytes, opcode: int = TEXT, *, last: bool = True) -> bytes:
-    """One masked frame; the mask is nothing."""
-    head = bytes([opcode | (LAST if last else 0)])
-    if len(payload) < 126:
-        size = bytes([0x80 | len(payload)])
-    elif len(payload) < 2**16:
-        size = b"\xfe" + struct.pack("!H", len(payload))
+def frame(
+    payload: bytes, opcode: int = TEXT, *, last: bool = True, mask: bytes = bytes(4), size_bytes: int = 0
+) -> bytes:
+    """One masked frame; the mask is nothing by default. Its size takes 0, 2 or 8 bytes, ``size_bytes`` at least."""
+    size = len(payload)
+    if size < 126 and not size_bytes:
+        told = bytes([0x80 | size])
+    elif size < 2**16 and size_bytes <= 2:
+        told = b"\xfe" + struct.pack("!H", size)
     else:
-        size = b"\xff" + struct.pack("!Q", len(payload))
-    return head + size + bytes(4) + payload
+        told = b"\xff" + struct.pack("!Q", size)
+    masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload)) if any(mask) else payload
+    return bytes([opcode | (LAST if last else 0)]) + told + mask + masked
 
 
 def event(type: str, **fields: Any) -> bytes:
@@ -49,6 +52,14 @@ class Line:
     async def send(self, data: bytes) -> None:
         await self._loop.sock_sendall(self._connection, data)
 
+    async def send_in(self, pieces: Iterable[bytes]) -> None:
+        """Send pieces so that a server on this loop reads each by itself, unless it has something else to do."""
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            await self.send(piece)
+            for _ in range(2):  # one to see that it came, one to read it
+                await asyncio.sleep(0)
+
     async def until(self, wanted: bytes) -> None:
         """Read on to ``wanted``, and no further."""
         while wanted not in self._left:
@@ -57,12 +68,16 @@ class Line:
 
     async def events(self, count: int) -> list[dict[str, Any]]:
         """The next ``count`` events, from where a frame begins."""
-        found: list[dict[str, Any]] = []
+        return [json.loads(payload) for _, payload in await self.frames(count)]
+
+    async def frames(self, count: int) -> list[tuple[int, bytes]]:
+        """The next ``count`` frames, opcode and payload, from where one begins."""
+        found: list[tuple[int, bytes]] = []
         while len(found) < count:
             while (cut := _split(self._left)) is None:
                 self._left += await self._more()
-            payload, self._left = cut
-            found.append(json.loads(payload))
+            found.append((self._left[0] & 0xF, cut[0]))
+            self._left = cut[1]
         return found
 
     async def rest(self) -> bytes:

@@ -19,7 +19,7 @@ from duplex_core.authentication import Principal
 from duplex_core.commands import SessionResume
 from duplex_core.errors import DuplexError, ErrorCode, ErrorInfo, error
 from duplex_core.events import CloseReason, ErrorEvent, Event
-from duplex_core.wire import decode_command, encode_event
+from duplex_core.wire import decode_command, encode_event, encode_event_utf8
 from duplex_server.engine.departed import SessionOver
 from duplex_server.engine.metrics import EngineMetrics, Tally
 from duplex_server.engine.omni import DuplexOmni, DuplexSessionHandle
@@ -184,14 +184,14 @@ async def _read(websocket: WebSocket, handle: DuplexSessionHandle, received: Tal
     ``received`` counts what came in. Where the connection has a short way, only what cannot be taken at once comes here.
     """
 
-    def take(text: str) -> None:
+    def take(text: str | bytes) -> None:
         received.total += len(text)
         try:
             handle.offer(decode_command(text))
         except DuplexError as exc:
             handle.reject(exc.info)
 
-    def take_at_once(text: str) -> bool:
+    def take_at_once(text: str | bytes) -> bool:
         if handle.crowded:
             return False
         take(text)
@@ -236,7 +236,7 @@ async def _write(websocket: WebSocket, handle: DuplexSessionHandle, told: asynci
 
     def send_at_once(event: Event) -> bool:
         try:
-            text = encode_event(event, event_id=event.event_id, seq=event.server_event_seq)
+            text = encode_event_utf8(event, event_id=event.event_id, seq=event.server_event_seq)
         except (ValueError, TypeError):  # such an event ends this socket, and not the session in the middle of its work
             return False
         if way is None or not way.send_text(text):
