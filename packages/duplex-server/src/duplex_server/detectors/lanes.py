@@ -8,20 +8,22 @@ objects of the batch that is in the worker. Must never call back, lock or wait.
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from duplex_core.detection import SpeechDetector, SpeechFrame
+from duplex_core.detection import RunDetector, SpeechDetector, SpeechFrame
 from duplex_server.detectors.reports import UnjudgedAudio
 
 Samples: TypeAlias = npt.NDArray[np.int16]
-Frame: TypeAlias = tuple[int, Samples]
-"""Position of the first sample, counted from the session's first, and the samples."""
+Frame: TypeAlias = tuple[int, bytes]
+"""Position of the first sample, counted from the session's first, and the samples, as int16 in this machine's order."""
 OnFrames: TypeAlias = Callable[[Sequence[SpeechFrame]], None]
 OnUnjudged: TypeAlias = Callable[[UnjudgedAudio], None]
 
+SAMPLE_BYTES: Final = 2
 _FULL_SCALE: Final = np.float32(1 / 32768)
 
 
@@ -50,28 +52,28 @@ class Lane:
     state: Any
     generation: int = 0
     pushed: int = 0
-    rest: Samples = dataclasses.field(default_factory=lambda: np.zeros(0, np.int16))
+    rest: bytes = b""
     pending: deque[Frame] = dataclasses.field(default_factory=deque)
     queued: bool = False
     closed: bool = False
 
     def add(self, pcm: Samples) -> bool:
         """Cut new samples into frames; they are copied. Returns whether a frame was completed."""
-        size = self.frame_samples
-        start = self.pushed - self.rest.size
+        joined = self.rest + pcm.tobytes()
+        start = self.pushed - len(self.rest) // SAMPLE_BYTES
         self.pushed += pcm.size
-        joined = np.concatenate((self.rest, pcm))
-        count = joined.size // size
-        self.rest = joined[count * size :]
-        rows = joined[: count * size].reshape(count, size)
-        self.pending.extend(zip(range(start, start + count * size, size), rows, strict=True))
-        return count > 0
+        size = self.frame_samples * SAMPLE_BYTES
+        whole = len(joined) // size * size
+        for at in range(0, whole, size):
+            self.pending.append((start + at // SAMPLE_BYTES, joined[at : at + size]))
+        self.rest = joined[whole:]
+        return whole > 0
 
     def drop(self) -> None:
         """Forget all audio without a verdict, also what is in the worker."""
         self.generation += 1
         self.pending.clear()
-        self.rest = self.rest[:0]
+        self.rest = b""
 
     def take(self, most: int) -> "Entry":
         """Move the oldest frames, ``most`` of them at most, into an entry of a batch."""
@@ -115,12 +117,31 @@ def judge(detector: SpeechDetector, entries: Sequence[Entry]) -> None:
     """
     todo = list(entries)
     while todo:
-        rows = [entry.frames[len(entry.probabilities)][1] for entry in todo]
-        samples = np.concatenate(rows).reshape(len(rows), -1)
-        result = detector.probabilities(samples * _FULL_SCALE, [entry.state for entry in todo])
+        samples = _samples(entry.frames[len(entry.probabilities)] for entry in todo)
+        result = detector.probabilities(samples, [entry.state for entry in todo])
         for entry, probability in zip(todo, _checked(result, len(todo)), strict=True):
             entry.probabilities.append(probability)
         todo = [entry for entry in todo if len(entry.probabilities) < len(entry.frames)]
+
+
+def judge_runs(detector: RunDetector, entries: Sequence[Entry]) -> None:
+    """Judge all frames of a batch in one call; runs on the worker thread. When the detector raises, none of them is judged.
+
+    Raises:
+        ValueError: The detector returned something else than one probability a frame.
+    """
+    counts = [len(entry.frames) for entry in entries]
+    samples = _samples(frame for entry in entries for frame in entry.frames)
+    result = detector.run_probabilities(samples, counts, [entry.state for entry in entries])
+    found = iter(_checked(result, sum(counts)))
+    for entry in entries:
+        entry.probabilities.extend(islice(found, len(entry.frames)))
+
+
+def _samples(frames: Iterable[Frame]) -> npt.NDArray[np.float32]:
+    """float32[N, frame_samples], full scale 1.0."""
+    rows = [pcm for _, pcm in frames]
+    return np.frombuffer(b"".join(rows), np.int16).reshape(len(rows), -1) * _FULL_SCALE
 
 
 def _checked(result: Iterable[float], count: int) -> list[float]:

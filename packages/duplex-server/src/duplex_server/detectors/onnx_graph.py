@@ -13,12 +13,11 @@ Attribute = int | str | tuple[int, ...]
 
 _IR_VERSION = 8
 _OPSET = 17
-_FLOAT, _INT64 = 1, 7
-_TYPES = {np.dtype("<f4"): _FLOAT, np.dtype("<i8"): _INT64}
+_TYPES = {np.dtype("<f4"): 1, np.dtype("<i4"): 6, np.dtype("<i8"): 7}
 
 
 class Graph:
-    """A graph that is being written. Values are referred to by name; float32 all through, but for lists of whole numbers."""
+    """A graph that is being written. Values are referred to by name; float32 all through, but for whole numbers."""
 
     def __init__(self, name: str) -> None:
         """Begin with nothing in it."""
@@ -28,14 +27,14 @@ class Graph:
         self._inputs: list[bytes] = []
         self._outputs: list[bytes] = []
 
-    def input(self, name: str, width: int) -> str:
-        """Declare an input, float32[N, width] for any N."""
-        self._inputs.append(_value(name, width))
+    def input(self, name: str, *shape: int | str, kind: str = "<f4") -> str:
+        """Declare an input of a shape, in which a name stands for any size, and a kind, as numpy writes it. Its name."""
+        self._inputs.append(_value(name, shape, kind))
         return name
 
-    def output(self, name: str, width: int) -> None:
-        """Declare that a value is an output, float32[N, width]."""
-        self._outputs.append(_value(name, width))
+    def output(self, name: str, *shape: int | str) -> None:
+        """Declare that a value is an output, float32 of a shape."""
+        self._outputs.append(_value(name, shape, "<f4"))
 
     def constant(self, values: npt.ArrayLike) -> str:
         """Add a constant, float32 or, from whole numbers, int64. The name that it got."""
@@ -66,9 +65,9 @@ class Graph:
         return _number(1, _IR_VERSION) + _bytes(7, graph) + _bytes(8, _number(2, _OPSET))
 
 
-def _value(name: str, width: int) -> bytes:
-    shape = _bytes(1, _bytes(2, b"N")) + _bytes(1, _number(1, width))
-    tensor = _number(1, _FLOAT) + _bytes(2, shape)
+def _value(name: str, shape: tuple[int | str, ...], kind: str) -> bytes:
+    sizes = (_number(1, size) if isinstance(size, int) else _bytes(2, size.encode()) for size in shape)
+    tensor = _number(1, _TYPES[np.dtype(kind)]) + _bytes(2, b"".join(_bytes(1, size) for size in sizes))
     return _bytes(1, name.encode()) + _bytes(2, _bytes(1, tensor))
 
 

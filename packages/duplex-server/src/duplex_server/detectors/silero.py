@@ -1,4 +1,4 @@
-"""Silero's voice activity network, run for many sessions in one call.
+"""Silero's voice activity network, run for many sessions, and several frames of each, in one call.
 
 Owns the weights, what the network remembers of a session, and its input layout. Called by the detector service, on its
 worker thread. Must never keep anything of a session but in that session's state, download anything, or start
@@ -10,6 +10,7 @@ inside the model object, so it cannot serve sessions that come and go in one bat
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duplex_server.detectors.onnx import Network, load, read_weights
-from duplex_server.detectors.silero_graph import FRAME, MEMORY, batched
+from duplex_server.detectors.silero_graph import CONTEXT, FRAME, MEMORY, batched
 
 RATE_HZ: Final = 16000
 """The network's input rate."""
@@ -54,10 +55,12 @@ class SileroBatch:
     Attributes:
         rate_hz: 16000.
         frame_samples: 512.
+        few_frames: 12, which take 0.2 ms.
     """
 
     rate_hz: int = RATE_HZ
     frame_samples: int = FRAME_SAMPLES
+    few_frames: int = 12
 
     def __init__(self, weights: Path | None = None) -> None:
         """Check the weights and load them; blocks for about 0.1 s.
@@ -89,14 +92,75 @@ class SileroBatch:
         Raises:
             ValueError: The shapes do not fit together.
         """
-        count = len(states)
-        if frames.shape != (count, FRAME_SAMPLES):
-            raise ValueError(f"frames must be [{count}, {FRAME_SAMPLES}] for {count} states, got {list(frames.shape)}")
-        if not count:
+        return self.run_probabilities(frames, [1] * len(states), states)
+
+    def run_probabilities(self, frames: Floats, counts: Sequence[int], states: Sequence[SileroState]) -> list[float]:
+        """Judge some frames of each of N sessions.
+
+        Args:
+            frames: float32[M, 512] at 16 kHz, full scale 1.0: those of the first session from old to new, and so on.
+            counts: How many each session has, at least one.
+            states: The N sessions' states, each once; they step on together, or not at all when this raises.
+
+        Returns:
+            M probabilities of speech, in the order of the rows.
+
+        Raises:
+            ValueError: The shapes do not fit together.
+        """
+        if len(counts) != len(states):
+            raise ValueError(f"counts must be one for each of {len(states)} states, got {len(counts)}")
+        if frames.shape != (sum(counts), FRAME_SAMPLES):
+            told = f"frames must be [{sum(counts)}, {FRAME_SAMPLES}] for {len(states)} states, got {list(frames.shape)}"
+            raise ValueError(told)
+        if not states:
             return []
-        memory = np.concatenate([state.memory for state in states]).reshape(count, MEMORY)
-        output, stepped = self._session.run(None, {"frames": frames, "memory": memory})
-        for state, after in zip(states, stepped, strict=True):
+        plan = _plan(tuple(counts))
+        memory = np.concatenate([state.memory for state in states]).reshape(len(states), MEMORY)
+        samples = np.empty((len(frames), CONTEXT + FRAME_SAMPLES), np.float32)
+        samples[:, CONTEXT:] = frames
+        samples[1:, :CONTEXT] = frames[:-1, -CONTEXT:]
+        samples[plan.firsts, :CONTEXT] = memory[:, :CONTEXT]
+        given = {"samples": samples, "places": plan.places, "counts": plan.counts, "memory": memory[:, CONTEXT:]}
+        judged, memory[:, CONTEXT:] = self._session.run(None, given)
+        memory[:, :CONTEXT] = frames[plan.lasts, -CONTEXT:]
+        for state, after in zip(states, memory, strict=True):
             state.memory[:] = after
-        probabilities: list[float] = output[:, 0].tolist()
+        probabilities: list[float] = judged.T[plan.judged].tolist()
         return probabilities
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Plan:
+    """Where the frames of a batch stand.
+
+    Attributes:
+        counts: int32[N], how many frames each session has.
+        firsts: int64[N], the row of each session's first frame.
+        lasts: int64[N], that of its last.
+        places: int64[S, N], the row of each session's frame in each step; where it has none, its last.
+        judged: bool[N, S], where it has one.
+    """
+
+    counts: npt.NDArray[np.int32]
+    firsts: npt.NDArray[np.int64]
+    lasts: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+    judged: npt.NDArray[np.bool_]
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(counts: tuple[int, ...]) -> _Plan:
+    """The plan of a batch. Small batches are alike, and for them its making would be a large part of the work."""
+    if min(counts) < 1:
+        raise ValueError(f"counts must be at least one frame for each session, got {min(counts)}")
+    ends = np.cumsum(counts, dtype=np.int64)
+    firsts = ends - np.array(counts, np.int64)
+    steps = np.arange(max(counts), dtype=np.int64)[:, None]
+    return _Plan(
+        counts=np.array(counts, np.int32),
+        firsts=firsts,
+        lasts=ends - 1,
+        places=np.minimum(firsts + steps, ends - 1),
+        judged=(firsts + steps < ends).T,
+    )
