@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,15 @@ PAIRS = [
     (24000, 8000),
     (22050, 24000),
 ]
+
+
+@pytest.fixture
+def swift_switches() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def noise(n: int, seed: int = 1) -> Samples:
@@ -83,6 +95,44 @@ class TestChunks:
         resampler, block = StreamResampler(source, target), noise(source)
         total = sum(len(resampler.push(block)) for _ in range(600)) + len(resampler.flush())
         assert abs(total - 600 * target) <= 1
+
+
+FIR_PAIRS = [(24000, 16000), (8000, 16000), (48000, 8000)]
+"""Between these, all streams of a pair work in the same memory."""
+
+
+class TestManyStreams:
+    @pytest.mark.parametrize(("source", "target"), FIR_PAIRS)
+    def test_streams_that_take_turns_do_not_hear_each_other(self, source: int, target: int) -> None:
+        sound = [noise(3000, seed) for seed in range(4)]
+        resamplers = [StreamResampler(source, target) for _ in sound]
+        rng = np.random.default_rng(1)
+        at, out = [0] * len(sound), [list[Samples]() for _ in sound]
+        while min(at) < 3000:
+            turn = int(rng.integers(len(sound)))
+            size = int(rng.integers(1, 600))
+            out[turn].append(resamplers[turn].push(sound[turn][at[turn] : at[turn] + size]))
+            at[turn] += size
+        for samples, resampler, parts in zip(sound, resamplers, out, strict=True):
+            whole = run(StreamResampler(source, target), samples, [3000])
+            assert np.concatenate([*parts, resampler.flush()]).tolist() == whole.tolist()
+
+    @pytest.mark.parametrize(("source", "target"), FIR_PAIRS)
+    def test_threads_that_convert_at_once_do_not_hear_each_other(
+        self, source: int, target: int, swift_switches: None
+    ) -> None:
+        count = 4
+        sound = [noise(60_000, seed) for seed in range(count)]
+        alone = [run(StreamResampler(source, target), samples, [len(samples)]) for samples in sound]
+        together = threading.Barrier(count)
+
+        def convert(samples: Samples) -> list[Samples]:
+            together.wait(20)
+            return [run(StreamResampler(source, target), samples, [4000, 700]) for _ in range(8)]
+
+        with ThreadPoolExecutor(count) as threads:
+            for found, expected in zip(threads.map(convert, sound), alone, strict=True):
+                assert all(each.tobytes() == expected.tobytes() for each in found)
 
 
 class TestSound:

@@ -24,15 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from duplex_server.audio.fir import FirStream, suits
+from duplex_server.audio.fir import MOST_AT_ONCE, FirStream, suits
 
 _EMPTY: Final = np.zeros(0, np.int16)
 _EMPTY_COLUMN: Final = np.zeros((0, 1), np.float32)
 _LEAST: Final = -32768.0
 _MOST: Final = 32767.0
 _QUALITY: Final = "LQ"
-_MOST_AT_ONCE: Final = 16384
-"""Most samples that are converted in one piece: what is in between is wider than they are, and should stay in the cache."""
 
 # libsoxr filters through FFT blocks of at least 2**n samples and holds sound back until a block is full.
 # 2**10 is its default; 2**9 halves the delay at the same cost. It reads the number from the environment
@@ -104,10 +102,10 @@ class StreamResampler:
             return samples
         if not samples.size:
             return _EMPTY
-        if samples.size <= _MOST_AT_ONCE:
+        if samples.size <= MOST_AT_ONCE:
             return _to_int16(self._stream.push(samples))
-        starts = range(0, samples.size, _MOST_AT_ONCE)
-        return np.concatenate([self.push(samples[at : at + _MOST_AT_ONCE]) for at in starts])
+        starts = range(0, samples.size, MOST_AT_ONCE)
+        return np.concatenate([self.push(samples[at : at + MOST_AT_ONCE]) for at in starts])
 
     def flush(self) -> npt.NDArray[np.int16]:
         """End the stream and return its tail; the next push begins a new one.
