@@ -19,6 +19,7 @@ from typing import Protocol
 from duplex_core.events import CloseReason, Event
 from duplex_core.fence import Fence
 from duplex_core.machine.io import (
+    NOTHING,
     AbortOutput,
     CloseRequested,
     Detect,
@@ -193,6 +194,8 @@ class Exchange:
         self._perform(submit)
 
     def _carry_out(self, step: Step) -> None:
+        if step is NOTHING:
+            return
         try:
             self._carry_out_effects(step.effects)
         finally:  # what the machine has told stays told, also when something outside failed: a response has its end

@@ -100,7 +100,7 @@ class InputSide:
         if not core.streams and self._buffer.duration_ms + core.input_ms(pcm) > MAX_BUFFER_MS:
             message = f"the input buffer cannot hold more than {MAX_BUFFER_MS / 1000:.0f} s; commit or clear it"
             raise refuse(ErrorCode.RESOURCE_EXHAUSTED, message, param="audio")
-        start_ms = self._buffer.end_ms
+        start_ms = core.input_end_ms
         if pcm:
             self._buffer.append(pcm)
             core.input_end_ms = self._buffer.end_ms
@@ -109,10 +109,11 @@ class InputSide:
             core.tell(AudioArrived(pcm=pcm, start_ms=start_ms, fence=core.fence, is_speech=command.is_speech))
         for picture in pictures:
             core.tell(ImageArrived(data=picture.data, at_ms=start_ms + (picture.at_ms or 0.0), fence=core.fence))
-        if pcm and core.server_vad is not None:
+        vad = core.server_vad
+        if pcm and vad is not None:
             self._ear.listen(pcm)
             if core.lanes.hearing is not Hearing.QUIET:
-                _watch_stall(core, core.server_vad)
+                _watch_stall(core, vad)
 
     # -- the detector -------------------------------------------------------------------------------------------------
 

@@ -147,9 +147,10 @@ class SessionMachine:
         """
         core = self._core
         core.now_ms = max(core.now_ms, now_ms)
-        if core.lanes.life is Life.CLOSED:
+        life = core.lanes.life
+        if life is Life.CLOSED:
             return NOTHING
-        if core.lanes.life is Life.OPEN:
+        if life is Life.OPEN:
             self._output.sounding.drain()
         if isinstance(event, c.ClientCommand):
             self._command(event)
@@ -157,7 +158,7 @@ class SessionMachine:
             self._released()
         elif isinstance(event, CloseRequested):
             self._close(event.reason, event.error, event.detail)
-        elif core.lanes.life is Life.OPEN:
+        elif life is Life.OPEN:
             self._inside(event)
             self._settle()
         return core.take_step()

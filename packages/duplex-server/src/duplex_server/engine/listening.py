@@ -16,7 +16,7 @@ from duplex_core.machine.io import Detect, EndOfTurnVerdict, JudgeEndOfTurn, Res
 from duplex_core.machine.semantic import FINISHED
 from duplex_server.audio import StreamResampler, samples_of
 from duplex_server.detectors import DetectorFeed, Detectors, UnjudgedAudio
-from duplex_server.engine.weakly import weakly
+from duplex_server.engine.weakly import weakly_told
 
 
 def outcome_of(verdict: EndOfTurnVerdict, *, lasts: bool) -> str:
@@ -85,7 +85,7 @@ class Listening:
 
     def _opened(self) -> DetectorFeed:
         if self._feed is None:
-            self._feed = self._service.attach(self._session_id, weakly(self._judged), self._on_unjudged)
+            self._feed = self._service.attach(self._session_id, weakly_told(self._judged), self._on_unjudged)
         return self._feed
 
     def _judged(self, frames: Sequence[SpeechFrame]) -> None:

@@ -79,7 +79,7 @@ from duplex_server.engine.ticks import Ticks
 from duplex_server.engine.timers import Rung
 from duplex_server.engine.unjudged import Unjudged, told_of
 from duplex_server.engine.watching import Watch
-from duplex_server.engine.weakly import weakly
+from duplex_server.engine.weakly import weakly, weakly_told
 from duplex_server.logs import SESSION
 
 log = logging.getLogger(__name__)
@@ -165,13 +165,15 @@ class SessionRunner:
         self._speaking = Speaking(output_rate_hz)
         self._hearing = Hearing(input_rate_hz)
         # No part of the session holds the session: once it has ended its memory is free at once.
-        post = weakly(self.post)
-        listening = Listening(detectors, session_id, input_rate_hz, on_verdict=post, on_unjudged=weakly(self._unjudged))
+        post = weakly_told(self.post)
+        listening = Listening(
+            detectors, session_id, input_rate_hz, on_verdict=post, on_unjudged=weakly_told(self._unjudged)
+        )
         self._holdings = Holdings(stages=stages, ticks=ticks, listening=listening, ring=post, free_slot=free_slot)
         self._exchange = Exchange(
             machine,
             model,
-            weakly(self._perform),
+            weakly_told(self._perform),
             adapt=partial(_speak, machine, self._speaking),
             known=self._holdings.known,
         )
@@ -279,6 +281,8 @@ class SessionRunner:
 
     def _take_own(self, entry: _Seldom, now_ms: float) -> None:
         match entry:
+            case SpeechFrames():
+                self._exchange.take(entry, now_ms)
             case _Opening():
                 config = self._machine.config
                 self._watch.opened(
@@ -300,7 +304,7 @@ class SessionRunner:
                 lasts = self._machine.lanes.hearing is UserLane.PAUSED
                 self._metrics.end_of_turn.labels(outcome=outcome_of(entry, lasts=lasts)).inc()
                 self._exchange.take(entry, now_ms)
-            case SpeechFrames() | CloseRequested() | SlotReleased():
+            case CloseRequested() | SlotReleased():
                 self._exchange.take(entry, now_ms)
             case _:
                 assert_never(entry)

@@ -10,19 +10,35 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from types import MethodType
-from typing import TypeVarTuple, cast
+from typing import Any, TypeVar, cast
 
-Ts = TypeVarTuple("Ts")
+Told = TypeVar("Told")
 
 
-def weakly(method: Callable[[*Ts], None]) -> Callable[[*Ts], None]:
+def weakly(method: Callable[[], None]) -> Callable[[], None]:
     """A callback that calls the bound ``method`` as long as its object is there, and nothing after that."""
-    bound = cast("MethodType", method)
-    function, found = bound.__func__, weakref.ref(bound.__self__)
+    function, found = _parts(method)
 
-    def call(*args: *Ts) -> None:
+    def call() -> None:
         held = found()
         if held is not None:
-            function(held, *args)
+            function(held)
 
     return call
+
+
+def weakly_told(method: Callable[[Told], None]) -> Callable[[Told], None]:
+    """As :func:`weakly`, for a method that is told one thing. Called several times for each piece of sound."""
+    function, found = _parts(method)
+
+    def call(told: Told) -> None:
+        held = found()
+        if held is not None:
+            function(held, told)
+
+    return call
+
+
+def _parts(method: Callable[..., None]) -> tuple[Callable[..., None], weakref.ref[Any]]:
+    bound = cast("MethodType", method)
+    return bound.__func__, weakref.ref(bound.__self__)
