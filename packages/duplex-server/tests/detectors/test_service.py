@@ -266,6 +266,25 @@ class TestPace:
             session.feed.push(numbered(1))
             await session.until(1)
 
+    async def test_a_frame_after_a_pause_of_a_third_of_the_pace_does_not_wait(self) -> None:
+        async with serving(Numbered(), pace_ms=30_000) as service:
+            session = Session(service)
+            session.feed.push(numbered(1))
+            await session.until(1)
+            session.feed.push(numbered(2))
+            await asyncio.sleep(0)
+            assert service.stats.waiting == 1
+        async with serving(Numbered(), pace_ms=30_000) as service:
+            session = Session(service)
+            loop = asyncio.get_running_loop()
+            session.feed.push(numbered(1))
+            await session.until(1)
+            now = loop.time()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(loop, "time", lambda: now + 10.1)
+                session.feed.push(numbered(2))
+                await session.until(2)
+
     async def test_few_frames_right_after_a_batch_wait_until_they_are_enough(self) -> None:
         async with serving(detector := Numbered(), pace_ms=3_600_000) as service:
             sessions = [Session(service, str(at)) for at in range(ENOUGH)]

@@ -7,8 +7,8 @@ telling, or let one session's trouble reach another.
 There is one batch at a time, and whatever arrives while the worker has it forms the next, so batches grow
 with the load. A detector that needs less for a few frames than the way to the worker and back judges these on
 the loop. At a middling load batches would stay small, and small ones waste the processor. So a small
-batch starts no sooner than `PACE_MS` after the one before; a frame that comes after a pause, and audio that is
-behind by more than one batch takes of a session, never wait. A longer pace delays every interruption: at 100
+batch starts no sooner than `PACE_MS` after the one before; a frame that comes after a pause of a third of it,
+and audio that is behind by more than one batch takes of a session, never wait. A longer pace delays every interruption: at 100
 sessions its median is 5 ms at a pace of 5 and 10 at 12, and the whole server takes less of the
 processor (`docs/benchmarks.md`).
 """
@@ -40,6 +40,8 @@ MAX_BACKLOG_MS: Final = 60_000.0
 """Most audio of one session that may wait to be judged."""
 PACE_MS: Final = 12.0
 """Least time from the start of a small batch to the start of the next."""
+PAUSE: Final = 1 / 3
+"""Share of the pace after which the next frame comes after a pause: so few come that to wait would gather no more."""
 ENOUGH: Final = 32
 """Sessions from which on a batch is not small: a frame costs hardly less in larger ones."""
 
@@ -265,10 +267,11 @@ class DetectorService:
                 self._executor.submit(work).add_done_callback(partial(self._leave_worker, entries))
 
     def _too_early(self) -> bool:
-        """Whether a batch would be a small one right after another; then it is started by a timer instead."""
+        """Whether a batch would be a small one soon after another; then it is started by a timer instead."""
         if not self._ready or self._suspects or len(self._ready) >= ENOUGH or len(self._ready[0].pending) >= MAX_STEPS:
             return False
-        if self._loop.time() >= self._not_before:
+        early_s = self._not_before - self._loop.time()
+        if early_s <= 0.0 or (self._timer is None and early_s <= self._pace_s * (1 - PAUSE)):
             return False
         if self._timer is None:
             self._timer = self._loop.call_at(self._not_before, self._ring, self._not_before)
@@ -276,9 +279,11 @@ class DetectorService:
 
     def _ring(self, due: float) -> None:
         self._timer = None
-        if due == self._not_before:  # else a larger batch has started meanwhile
+        if due == self._not_before:
             self._not_before = 0.0  # by a coarse clock it may be a little early still, and would be so again and again
-        self._dispatch()
+            self._dispatch()
+        elif self._ready:  # a larger batch has started meanwhile
+            self._timer = self._loop.call_at(self._not_before, self._ring, self._not_before)
 
     def _next_batch(self) -> list[Entry]:
         """Frames for one batch: of one session alone while a failure is being looked into, else of all."""
