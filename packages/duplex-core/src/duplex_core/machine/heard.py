@@ -65,7 +65,7 @@ class Playback:
         """When the next answer that is wholly made will have been heard to its end."""
         due_ms = None
         for track in self._tracks:
-            if track.generated and self._runs_out(track) and (due_ms is None or track.ends_at_ms < due_ms):
+            if self._runs_out(track) and (due_ms is None or track.ends_at_ms < due_ms):
                 due_ms = track.ends_at_ms
         return due_ms
 

@@ -40,8 +40,7 @@ class Sounding:
             track = Track(response_id=response_id, item_id=item_id)
             core.playback.begin(track)
         core.playback.send(track, ms, core.now_ms)
-        if core.lanes.sound is not Sound.SOUNDING:
-            core.lanes.move(Sound, Trigger.AUDIO)
+        core.lanes.move(Sound, Trigger.AUDIO)
         return track
 
     def drain(self) -> None:

@@ -71,12 +71,7 @@ def decode(encoding: AudioEncoding, data: Buffer) -> npt.NDArray[np.int16]:
     _refuse_container(data)
     match encoding:
         case AudioEncoding.PCM16:
-            if len(data) % 2:
-                raise AudioFormatError(
-                    f"audio/pcm needs an even number of bytes (int16 samples), got {len(data)}.",
-                    "Send whole samples: keep the odd byte and put it in front of the next chunk.",
-                )
-            return samples_of(data)
+            return _decode_pcm16(data)
         case AudioEncoding.FLOAT32:
             return _decode_float32(data)
         case AudioEncoding.PCMU:
@@ -110,6 +105,16 @@ def encode(encoding: AudioEncoding, samples: npt.NDArray[np.int16]) -> bytes:
             return g711.PCM_TO_MULAW[np.ascontiguousarray(samples).view(np.uint16)].tobytes()
         case AudioEncoding.PCMA:
             return g711.PCM_TO_ALAW[np.ascontiguousarray(samples).view(np.uint16)].tobytes()
+
+
+def _decode_pcm16(data: Buffer) -> npt.NDArray[np.int16]:
+    size = len(data)
+    if size % 2:
+        raise AudioFormatError(
+            f"audio/pcm needs an even number of bytes (int16 samples), got {size}.",
+            "Send whole samples: keep the odd byte and put it in front of the next chunk.",
+        )
+    return samples_of(data)
 
 
 def _decode_float32(data: Buffer) -> npt.NDArray[np.int16]:
