@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from duplex_core.detection import RunDetector, SpeechDetector, SpeechFrame
-from duplex_server.detectors import DetectorFailed, DetectorService, EnergyDetector, SileroBatch, UnjudgedAudio
+from duplex_core.detection import RunDetector, SpeechDetector
+from duplex_server.detectors import DetectorFailed, DetectorService, EnergyDetector, SileroBatch
 from duplex_server.detectors.service import MAX_STEPS
+from tests.support.detecting import PATIENCE_S, Session
 
 Samples = npt.NDArray[np.int16]
 Floats = npt.NDArray[np.float32]
 
-PATIENCE_S = 20
 FEW = [0, 10_000]
 """How many frames may be judged on the loop: none, so that the worker has all, or any."""
 
@@ -81,42 +81,18 @@ class InRuns(OneByOne):
         return self.answer(self.judged(frames, counts, states))
 
 
-class Session:
-    """What one session is told, with a way to wait for it."""
-
-    def __init__(self, service: DetectorService, key: str) -> None:
-        self.frames: list[SpeechFrame] = []
-        self.unjudged: list[UnjudgedAudio] = []
-        self._news = asyncio.Event()
-        self.feed = service.attach(key, self.on_frames, self.on_unjudged)
-
-    def on_frames(self, frames: Sequence[SpeechFrame]) -> None:
-        self.frames.extend(frames)
-        self._news.set()
-
-    def on_unjudged(self, report: UnjudgedAudio) -> None:
-        self.unjudged.append(report)
-        self._news.set()
+class Talker(Session):
+    """A session that says one value a frame."""
 
     def push(self, *values: int) -> None:
         self.feed.push(np.array([[value, 0, 0, 0] for value in values], np.int16).reshape(-1))
 
-    async def until(self, frames: int, unjudged: int = 0) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.frames) < frames or len(self.unjudged) < unjudged:
-                self._news.clear()
-                await self._news.wait()
-
-    @property
-    def probabilities(self) -> list[float]:
-        return [frame.probability for frame in self.frames]
-
 
 @asynccontextmanager
-async def serving(detector: SpeechDetector, sessions: int, **limits: Any) -> AsyncIterator[list[Session]]:
+async def serving(detector: SpeechDetector, sessions: int, **limits: Any) -> AsyncIterator[list[Talker]]:
     service = DetectorService(detector, **{"pace_ms": 0, **limits})
     try:
-        yield [Session(service, str(at)) for at in range(sessions)]
+        yield [Talker(service, str(at)) for at in range(sessions)]
     finally:
         async with asyncio.timeout(PATIENCE_S):
             await service.aclose()

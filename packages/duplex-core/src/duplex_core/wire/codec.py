@@ -17,7 +17,6 @@ from duplex_core.commands import Command, InputAudioBufferAppend, ResponseCreate
 from duplex_core.errors import ErrorCode
 from duplex_core.events import Event, OutputAudioDelta
 from duplex_core.wire import dialect, faults, sound
-from duplex_core.wire.faults import WireError
 
 MAX_EVENT_BYTES = 15 * 1024 * 1024
 """Largest text of one client event, in bytes of UTF-8 (15 MiB)."""
@@ -26,16 +25,6 @@ MAX_EVENT_VALUES = 100_000
 all other sessions waiting."""
 MAX_EVENT_ID_CHARS = 512
 """Longest ``event_id`` of a client, in characters, as in the GA protocol."""
-
-__all__ = [
-    "MAX_EVENT_BYTES",
-    "WireError",
-    "decode_command",
-    "decode_event",
-    "encode_command",
-    "encode_event",
-    "encode_event_utf8",
-]
 
 _COMMANDS: sound.Decoder[Command] = sound.Decoder(Command, InputAudioBufferAppend)
 _EVENTS: sound.Decoder[Event] = sound.Decoder(Event, OutputAudioDelta)

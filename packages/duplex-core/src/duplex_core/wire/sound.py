@@ -9,6 +9,8 @@ cannot be read. There is one exception: of sound that is given twice, the earlie
 from __future__ import annotations
 
 import binascii
+from functools import reduce
+from operator import or_
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
@@ -51,7 +53,7 @@ class Decoder(Generic[Message]):
         self._field = _FIELDS[sounding]
         self._unread = _with_raw(sounding, self._field)
         others = [kind for kind in get_args(union) if kind is not sounding]
-        self._short: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_union_of([*others, self._unread]))
+        self._short: msgspec.json.Decoder[Any] = msgspec.json.Decoder(reduce(or_, [*others, self._unread]))
         self._whole: msgspec.json.Decoder[Message] = msgspec.json.Decoder(union)
 
     def decode(self, text: str | bytes) -> Message:
@@ -101,10 +103,3 @@ def _with_raw(kind: type[msgspec.Struct], field: str) -> type[msgspec.Struct]:
         tag_field=config.tag_field,
         forbid_unknown_fields=config.forbid_unknown_fields,
     )
-
-
-def _union_of(kinds: list[type[msgspec.Struct]]) -> Any:
-    union: Any = kinds[0]
-    for kind in kinds[1:]:
-        union = union | kind
-    return union
