@@ -192,15 +192,13 @@ def test_each_oddity_is_read_or_refused_as_msgspec_would(end: str, told: str) ->
 
 @pytest.mark.parametrize("end", ENDS)
 def test_sound_that_is_given_twice_counts_by_its_last(end: str) -> None:
-    field, decode, *_, others = ENDS[end]
+    field, *_, others = ENDS[end]
     start = json.dumps(others)[:-1]
     for first in ('"AAAA"', '"AA\\/\\/"', '""'):
         found, values = reads_as_msgspec_does(end, f'{start},"{field}":{first},"{field}":"//8="}}')
         assert values[field] == b"\xff\xff", found
-    refusal = reads_as_msgspec_does(end, f'{start},"{field}":"AAAA","{field}":"?"}}')
-    assert refusal.param == field
-    # The exception that the module speaks of: the earlier one is not looked at.
-    assert getattr(decode(f'{start},"{field}":"?","{field}":"//8="}}'), field) == b"\xff\xff"
+    for first, last in (("AAAA", "?"), ("?", "//8="), ("AAAA", "\\u0041"), ("AAAA", "")):
+        reads_as_msgspec_does(end, f'{start},"{field}":"{first}","{field}":"{last}"}}')
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -216,8 +214,8 @@ def test_of_two_faults_the_first_is_told(end: str, left: str) -> None:
 
 
 @pytest.fixture
-def whole_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the texts that msgspec reads alone."""
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that msgspec reads."""
     seen: list[int] = []
 
     class Noted:
@@ -230,13 +228,13 @@ def whole_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     for place in ("_COMMANDS", "_EVENTS"):
         decoder = getattr(codec, place)
-        monkeypatch.setattr(decoder, "_whole", Noted(decoder._whole))
+        monkeypatch.setattr(decoder, "_json", Noted(decoder._json))
     return seen
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_usual_sound_takes_the_short_way_and_long_sound_alone(
-    end: str, whole_way: list[int], monkeypatch: pytest.MonkeyPatch
+    end: str, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     field, decode, *_, others = ENDS[end]
     for size in (0, 1, 2, 3, 4800):
@@ -244,7 +242,9 @@ def test_usual_sound_takes_the_short_way_and_long_sound_alone(
         text = json.dumps({**others, field: base64.b64encode(data[:size]).decode()})
         assert getattr(decode(text), field) == data[:size]
         assert getattr(decode(text.encode()), field) == data[:size]
-    assert not whole_way
+        assert getattr(decode(text.replace(": ", ":")), field) == data[:size]
+    assert len(read) == 15
+    assert len(set(read)) == 2, "with a mark instead of the sound, however long it is"
     monkeypatch.undo()
     with mock.patch.object(pybase64, "b64decode", side_effect=AssertionError("the short way")):
         short = json.dumps({**others, field: "AAAA"})
