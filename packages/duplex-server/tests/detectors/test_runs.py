@@ -90,7 +90,7 @@ class Talker(Session):
 
 @asynccontextmanager
 async def serving(detector: SpeechDetector, sessions: int, **limits: Any) -> AsyncIterator[list[Talker]]:
-    service = DetectorService(detector, **{"pace_ms": 0, **limits})
+    service = DetectorService(detector, **{"pace_ms": 0, "cores": 2, **limits})
     try:
         yield [Talker(service, str(at)) for at in range(sessions)]
     finally:
@@ -269,6 +269,26 @@ async def test_few_frames_are_judged_on_the_loop_and_more_on_the_worker() -> Non
         await one.until(4, unjudged=1)
         assert detector.threads[2] is loop
         assert detector.threads[3] is not loop, "what is being looked into is the worker's"
+
+
+async def test_with_one_core_ten_times_as_many_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = threading.current_thread()
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3}, raising=False)
+    for cores in (None, 1):
+        async with serving(detector := InRuns(2), 4, cores=cores) as sessions:
+            for session in sessions:
+                session.push(1, 2, 3, 4, 5)
+            await sessions[-1].until(5)
+            assert detector.threads == [loop], "20 frames"
+            for session in sessions:
+                session.push(1, 2, 3, 4, 5, 6)
+            await sessions[-1].until(11)
+            assert len(detector.threads) == 2
+            assert detector.threads[1] is not loop
+    async with serving(detector := InRuns(0), 1, cores=1) as [session]:
+        session.push(1)
+        await session.until(1)
+        assert detector.threads[0] is not loop, "of a detector that says none, none are"
 
 
 async def test_what_ends_a_program_is_not_swallowed_on_the_loop_and_holds_nobody_up() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import pybase64
@@ -77,7 +77,7 @@ class Decoder(Generic[Message]):
         return self._json.decode(text)
 
     def _in_two(self, text: Text, key: Text, quote: Text, mark: Text) -> Message | None:
-        """The message, if the sound is where the first ``key`` is, and usual; its text is read with a mark in the sound's place."""
+        """The message, if its sound is after the first ``key``, and usual; the text is read with a mark in the sound's place."""
         value = text.find(key) + len(key)
         begin = text.find(quote, value, value + 2) + 1  # a space may be before it
         end = text.find(quote, begin)
@@ -90,5 +90,4 @@ class Decoder(Generic[Message]):
             return None  # escapes, which are rare; or a fault, of which the first in the text is to be told
         if type(message) is not self._sounding or getattr(message, self._field) != _MARK:
             return None
-        found: Message = msgspec.structs.replace(message, **{self._field: sound})
-        return found
+        return cast("Message", msgspec.structs.replace(message, **{self._field: sound}))

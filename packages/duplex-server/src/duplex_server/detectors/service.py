@@ -6,7 +6,8 @@ telling, or let one session's trouble reach another.
 
 There is one batch at a time, and whatever arrives while the worker has it forms the next, so batches grow
 with the load. A detector that needs less for a few frames than the way to the worker and back judges these on
-the loop. At a middling load batches would stay small, and small ones waste the processor. So a small
+the loop, and ten times as many where there is one core: there a worker takes the loop's time as well, and the
+way besides. At a middling load batches would stay small, and small ones waste the processor. So a small
 batch starts no sooner than `PACE_MS` after the one before; a frame that comes after a pause of a third of it,
 and audio that is behind by more than one batch takes of a session, never wait. A longer pace delays every interruption: at 100
 sessions its median is 5 ms at a pace of 5 and 10 at 12, and the whole server takes less of the
@@ -14,6 +15,7 @@ processor (`docs/benchmarks.md`).
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,6 +46,9 @@ PAUSE: Final = 1 / 3
 """Share of the pace after which the next frame comes after a pause: so few come that to wait would gather no more."""
 ENOUGH: Final = 32
 """Sessions from which on a batch is not small: a frame costs hardly less in larger ones."""
+
+ALONE: Final = 10
+"""How many times as many frames are few to a process with one core: the loop would hold still for them anyway."""
 
 _Delivery: TypeAlias = tuple[Lane, int, Callable[[Any], None], Any]
 """Whose it is, under which generation, who is told, and what."""
@@ -123,6 +128,7 @@ class DetectorService:
         max_batch: int = MAX_BATCH,
         max_backlog_ms: float = MAX_BACKLOG_MS,
         pace_ms: float = PACE_MS,
+        cores: int | None = None,
     ) -> None:
         """Make the service on the event loop that it shall serve; its thread starts with the first frame.
 
@@ -133,6 +139,7 @@ class DetectorService:
             max_backlog_ms: Most audio of one session that may wait; beyond it the oldest is given up and
                 reported.
             pace_ms: Least time from one small batch to the next, in ms; 0 to judge whatever there is at once.
+            cores: How many processor cores this process may use; looked up by default.
 
         Raises:
             ValueError: A limit is too small to work with.
@@ -144,6 +151,8 @@ class DetectorService:
             raise ValueError(f"max_backlog_ms must hold a frame of {frame_ms} ms, got {max_backlog_ms}")
         self.detector: Final = detector
         self._runs: Final = detector if isinstance(detector, RunDetector) else None
+        alone = (_cores() if cores is None else cores) == 1
+        self._few_frames: Final = 0 if self._runs is None else self._runs.few_frames * (ALONE if alone else 1)
         self._max_batch: Final = max_batch
         self._max_pending: Final = int(max_backlog_ms / frame_ms)
         self._loop: Final = asyncio.get_running_loop()
@@ -261,7 +270,7 @@ class DetectorService:
             self._not_before = self._loop.time() + self._pace_s
             runs = None if self._one_by_one else self._runs
             work = partial(judge, self.detector, entries) if runs is None else partial(judge_runs, runs, entries)
-            if runs is not None and sum(len(entry.frames) for entry in entries) <= runs.few_frames:
+            if runs is not None and sum(len(entry.frames) for entry in entries) <= self._few_frames:
                 self._judge_here(entries, work)
             else:
                 self._executor.submit(work).add_done_callback(partial(self._leave_worker, entries))
@@ -371,6 +380,11 @@ class DetectorService:
     def _tell(self, lane: Lane, report: UnjudgedAudio) -> None:
         """Report on the next iteration of the loop, since the caller stands in the middle of something."""
         self._loop.call_soon(self._call, lane, lane.generation, lane.on_unjudged, report)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _ms(samples: int, detector: SpeechDetector) -> float:
