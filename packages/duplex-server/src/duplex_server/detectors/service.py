@@ -44,8 +44,8 @@ PACE_MS: Final = 12.0
 """Least time from the start of a small batch to the start of the next."""
 PAUSE: Final = 1 / 3
 """Share of the pace after which the next frame comes after a pause: so few come that to wait would gather no more."""
-ENOUGH: Final = 32
-"""Sessions from which on a batch is not small: a frame costs hardly less in larger ones."""
+ENOUGH: Final = 20
+"""Sessions from which on a batch is not small: a frame costs no less in larger ones, which leave the near caches."""
 
 ALONE: Final = 10
 """How many times as many frames are few to a process with one core: the loop would hold still for them anyway."""
