@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duplex_server.audio import StreamResampler
+from duplex_server.audio import StreamResampler, fir
+from duplex_server.audio.fir import rows_come_out_alike
 
 Samples = npt.NDArray[np.int16]
 
@@ -27,6 +29,17 @@ PAIRS = [
     (24000, 8000),
     (22050, 24000),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True, params=["as this machine's library allows", "in float64"])
+def arithmetic(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In what the matrix products are made."""
+    with pytest.MonkeyPatch.context() as patch:
+        fir._filter.cache_clear()
+        if request.param == "in float64":
+            patch.setattr(fir, "rows_come_out_alike", lambda weights, most: False)
+        yield
+    fir._filter.cache_clear()
 
 
 @pytest.fixture
@@ -95,6 +108,35 @@ class TestChunks:
         resampler, block = StreamResampler(source, target), noise(source)
         total = sum(len(resampler.push(block)) for _ in range(600)) + len(resampler.flush())
         assert abs(total - 600 * target) <= 1
+
+
+class TestRows:
+    """That a row comes out alike, however many are multiplied with it, is tried and not believed."""
+
+    @pytest.mark.parametrize("count", [2, 3, 17, 59])
+    @pytest.mark.parametrize("place", [0, -1])
+    def test_a_library_in_which_one_row_of_one_count_differs_is_found_out(self, count: int, place: int) -> None:
+        class Uneven(np.ndarray[Any, Any]):
+            """Weights of a library that adds in another order when there are ``count`` rows."""
+
+            def __rmatmul__(self, rows: Any) -> Any:
+                made = rows @ np.asarray(self)
+                if len(rows) == count:
+                    made[place, 3] = np.nextafter(made[place, 3], np.float32(np.inf))
+                return made
+
+        weights = np.random.default_rng(2).standard_normal((77, 16)).astype(np.float32)
+        assert not rows_come_out_alike(weights.view(Uneven), 60)
+
+    def test_one_in_which_none_does_is_taken(self) -> None:
+        class Even(np.ndarray[Any, Any]):
+            """Weights of a library that adds from first to last."""
+
+            def __rmatmul__(self, rows: Any) -> Any:
+                return sum(rows[:, at, None] * np.asarray(self)[at] for at in range(len(self)))
+
+        weights = np.random.default_rng(2).standard_normal((77, 16)).astype(np.float32)
+        assert rows_come_out_alike(weights.view(Even), 60)
 
 
 FIR_PAIRS = [(24000, 16000), (8000, 16000), (48000, 8000)]

@@ -7,8 +7,10 @@ The filter is a windowed sinc (Kaiser, 85 dB) whose outputs of one millisecond a
 matrix, the same for every stream of this ratio. So a session keeps some hundred samples and no transform's tables, and what many
 sessions take turns with stays in the processor's cache.
 
-Cutting leaves no trace because nothing is ever rounded before the end: samples are 16-bit numbers, weights are multiples of
-2**-34, and sums of their products fit into the 53 bits of a float64, in whatever order a library adds them.
+Cutting leaves no trace because a row of a product comes out alike, bit by bit, however many rows are multiplied with it. In
+float32 that is so where the library adds in the same order for any number of rows but one, which each filter tries once. Where it
+is not, float64 is used, in which nothing is ever rounded before the end: samples are 16-bit numbers, weights are multiples of
+2**-34, and sums of their products fit into its 53 bits.
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ MOST_AT_ONCE: Final = 16384
 _PRODUCT_SIZE: Final = 200_000
 """Most multiplications in one matrix product: OpenBLAS spreads larger ones over threads, which spin while they wait."""
 
+_LEAST_ROWS: Final = 2
+"""Fewest rows in one product. Of a single one libraries make a product with a vector, and add in another order."""
+
 Samples = npt.NDArray[np.int16]
-Values = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 def suits(source_hz: int, target_hz: int) -> bool:
@@ -69,8 +74,10 @@ class _Filter:
         tap = half + np.arange(self.step_out) * down - (np.arange(self.window)[:, None] - self.back) * up
         inside = (tap >= 0) & (tap < len(taps))
         found = np.where(inside, taps[np.clip(tap, 0, len(taps) - 1)], 0.0)
-        self.weights: Final[Values] = np.rint(found * 2.0**_WEIGHT_BITS) / 2.0**_WEIGHT_BITS
-        self.most_rows: Final = max(1, _PRODUCT_SIZE // self.weights.size)
+        self.most_rows: Final = max(_LEAST_ROWS, _PRODUCT_SIZE // found.size)
+        single = found.astype(np.float32)
+        exact = np.rint(found * 2.0**_WEIGHT_BITS) / 2.0**_WEIGHT_BITS
+        self.weights: Final[Values] = single if rows_come_out_alike(single, self.most_rows) else exact
         self._benches = threading.local()
 
     @property
@@ -83,6 +90,17 @@ class _Filter:
         return bench
 
 
+def rows_come_out_alike(weights: npt.NDArray[np.float32], most: int) -> bool:
+    """Whether a row's product with ``weights`` is the same, bit by bit, whichever of 2 to ``most`` rows it is; tried in 2 ms."""
+    rows = np.random.default_rng(0).integers(-32768, 32768, (most, len(weights))).astype(np.float32)
+    together = rows @ weights
+    for count in range(_LEAST_ROWS, most):
+        for some in (slice(count), slice(most - count, most)):
+            if not np.array_equal(rows[some] @ weights, together[some]):
+                return False
+    return True
+
+
 class _Bench:
     """Memory to work in, the same for all streams of a filter, so that it is in the processor's cache when it is needed."""
 
@@ -90,15 +108,16 @@ class _Bench:
 
     def __init__(self, found: _Filter) -> None:
         """Make it for the largest piece: :data:`MOST_AT_ONCE` samples after what a stream holds back."""
-        rows = (MOST_AT_ONCE + found.step_in) // found.step_in + 1
-        self.sound: Final[Values] = np.empty(rows * found.step_in + found.window)
+        kind = found.weights.dtype
+        rows = (MOST_AT_ONCE + found.step_in) // found.step_in + _LEAST_ROWS
+        self.sound: Final[Values] = np.zeros(rows * found.step_in + found.window, kind)
         stride = self.sound.itemsize
         self.windows: Final[Values] = np.ndarray(
-            (rows, found.window), self.sound.dtype, self.sound, 0, (stride * found.step_in, stride)
+            (rows, found.window), kind, self.sound, 0, (stride * found.step_in, stride)
         )
         """Views of ``sound``: what each row of outputs is made of."""
-        self.rows: Final[Values] = np.empty((found.most_rows, found.window))
-        self.out: Final[Values] = np.empty((rows, found.step_out))
+        self.rows: Final[Values] = np.empty((found.most_rows, found.window), kind)
+        self.out: Final[Values] = np.empty((rows, found.step_out), kind)
 
 
 _filter = functools.lru_cache(maxsize=64)(_Filter)
@@ -117,7 +136,7 @@ class FirStream:
 
     def clear(self) -> None:
         """Begin a new stream: before it there was silence."""
-        self._held: Values = np.zeros(self._filter.back)
+        self._held: Values = np.zeros(self._filter.back, self._filter.weights.dtype)
         self._pushed = 0
         self._given = 0
 
@@ -125,7 +144,7 @@ class FirStream:
         """Convert int16[n], n at most :data:`MOST_AT_ONCE`: what is ready by now.
 
         Returns:
-            float64[m] in int16 units, not yet rounded or clipped; the caller's until the next call in this thread.
+            float32[m] or float64[m] in int16 units, not yet rounded or clipped; the caller's until the next call in this thread.
         """
         found = self._filter
         bench = found.bench
@@ -135,7 +154,9 @@ class FirStream:
         sound[held:size] = samples
         rows = max(0, (size - found.window) // found.step_in + 1)
         for at in range(0, rows, found.most_rows):
-            end = min(at + found.most_rows, rows)
+            end = max(
+                min(at + found.most_rows, rows), at + _LEAST_ROWS
+            )  # what may be one row too many is left out below
             windows = bench.rows[: end - at]
             windows[:] = bench.windows[at:end]
             np.dot(windows, found.weights, out=bench.out[at:end])
