@@ -40,7 +40,7 @@ async def run(
                 row = await measure(setup, sessions, seconds=seconds, core=core, frames=frames)
                 taken[setup].append(row)
                 print(f"{sessions:4} {setup.value}: {row.cpu_ms:.2f} ms of CPU per session-second", file=sys.stderr)
-        rows += [report.median_row(each) for each in taken.values()]
+        rows += report.summary(taken)
     stops = []
     if times:
         stops.append(await interruptions.by_command(interrupting, times=times, core=core))

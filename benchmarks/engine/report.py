@@ -6,7 +6,8 @@ from the JSON that the documentation shows. Must never leave a figure out becaus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -30,7 +31,7 @@ class Conditions(conditions_of.Conditions, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run. ``rows`` hold the median of the repeats."""
+    """A whole run. ``rows`` hold the repeat with the median of processor time, and what all of them took in comparison."""
 
     conditions: Conditions
     frames: Frames
@@ -42,8 +43,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         return next(row for row in self.rows if row.setup is setup and row.sessions == sessions)
 
     def ratio(self, row: Row) -> float:
-        """A row's processor time as a multiple of the echo's with as many clients."""
-        return row.cpu_ms / self.row(Setup.ECHO, row.sessions).cpu_ms
+        """A row's processor time as a multiple of the echo's with as many clients: the median of the repeats."""
+        return statistics.median(row.times_echo)
 
     @property
     def counts(self) -> list[int]:
@@ -56,9 +57,18 @@ def conditions(*, seconds: float, repeats: int, load_before: float) -> Condition
     return Conditions(seconds=seconds, repeats=repeats, **conditions_of.now(LIBRARIES, load_before=load_before))
 
 
-def median_row(rows: Sequence[Row]) -> Row:
-    """The one of several measurements of the same that took the median of processor time."""
-    return sorted(rows, key=lambda row: row.cpu_ms)[len(rows) // 2]
+def summary(repeats: Mapping[Setup, Sequence[Row]]) -> list[Row]:
+    """A row for each setup, of repeats in which each was measured once, one after the other.
+
+    Each is compared with the echo next to it in time: what the machine has left for this process changes within minutes.
+    """
+    echoes = repeats[Setup.ECHO]
+    rows = []
+    for each in repeats.values():
+        times = sorted(row.cpu_ms / echo.cpu_ms for row, echo in zip(each, echoes, strict=True))
+        median = sorted(each, key=lambda row: row.cpu_ms)[len(each) // 2]
+        rows.append(msgspec.structs.replace(median, times_echo=tuple(times)))
+    return rows
 
 
 def from_json(text: str) -> Results:
@@ -76,7 +86,7 @@ def _cost_lines(results: Results) -> list[str]:
         "sessions",
         "server",
         "ms of CPU per session-second",
-        "times the echo",
+        "times the echo, median (least to most)",
         "of the core",
         "event, median / 99 % (ms)",
         "audio late, 99 % (ms)",
@@ -91,7 +101,7 @@ def _cost_lines(results: Results) -> list[str]:
 
 
 def _cells(results: Results, row: Row) -> list[str]:
-    ratio = "1" if row.setup is Setup.ECHO else f"**{results.ratio(row):.2f}**"
+    ratio = "1" if row.setup is Setup.ECHO else _ratio(results, row)
     return [
         str(row.sessions),
         row.setup.value + ("" if row.keeps_up else " (falls behind)"),
@@ -102,6 +112,12 @@ def _cells(results: Results, row: Row) -> list[str]:
         f"{row.late_99_ms:.1f}",
         f"{row.memory_kb:.0f}",
     ]
+
+
+def _ratio(results: Results, row: Row) -> str:
+    """The ratio to the echo, and between what it was in the repeats."""
+    median = f"**{results.ratio(row):.2f}**"
+    return median if len(row.times_echo) == 1 else f"{median} ({row.times_echo[0]:.2f} to {row.times_echo[-1]:.2f})"
 
 
 def _interruption_lines(results: Results) -> list[str]:

@@ -67,6 +67,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     memory_kb: float
     waited_share: float
     keeps_up: bool
+    times_echo: tuple[float, ...] = ()
+    """Its processor time over that of the echo that was measured right before, for each of the repeats; from small to large."""
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -67,3 +68,14 @@ def test_the_documentation_shows_the_run_that_it_keeps() -> None:
     assert (SHOWN / "engine-table.txt").read_text() == report.table(results)
     assert (SHOWN / "engine.svg").read_text() == chart(results)
     assert ET.fromstring((SHOWN / "engine.svg").read_text()).tag.endswith("svg")  # noqa: S314 - our own file
+
+
+def test_each_repeat_is_compared_with_the_echo_next_to_it() -> None:
+    known = report.from_json((SHOWN / "engine.json").read_text()).rows[0]
+    took = {Setup.ECHO: (1.0, 4.0, 2.0), Setup.ENGINE: (2.0, 6.0, 8.0)}
+    repeats = {
+        setup: [msgspec.structs.replace(known, setup=setup, cpu_ms=ms) for ms in times] for setup, times in took.items()
+    }
+    echo, engine = report.summary(repeats)
+    assert (echo.cpu_ms, echo.times_echo) == (2.0, (1.0, 1.0, 1.0))
+    assert (engine.cpu_ms, engine.times_echo) == (6.0, (1.5, 2.0, 4.0))
