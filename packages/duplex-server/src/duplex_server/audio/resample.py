@@ -13,8 +13,8 @@ both: output sample n is the sound at n / target_hz. What was measured, 24 kHz t
 - Pass band flat to 0.7 of the lower Nyquist frequency, -0.2 dB at 0.75, -1.6 dB at 0.8, -6 dB at 0.85; what
   could alias is below -90 dB (soxr's LQ: -0.3, -2 and -8 dB; -87 dB).
 - Cost, with 50 streams taking turns: 0.1 ms of one core per second of audio in chunks of 100 ms, 0.3 ms in
-  chunks of 20 ms, and a third more where it is in float64. soxr costs 0.3 and 0.7 ms, and more where other work empties the processor's cache: a
-  stream of its own keeps 30 kB.
+  chunks of 20 ms, and a third more where it is in float64. soxr costs 0.3 and 0.7 ms, and more where other work
+  empties the processor's cache: a stream of its own keeps 30 kB.
 """
 
 import os
