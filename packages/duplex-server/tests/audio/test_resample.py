@@ -128,6 +128,18 @@ class TestRows:
         weights = np.random.default_rng(2).standard_normal((77, 16)).astype(np.float32)
         assert not rows_come_out_alike(weights.view(Uneven), 60)
 
+    @pytest.mark.parametrize("most", [2, 3])
+    def test_two_rows_are_compared_as_well(self, most: int) -> None:
+        class Uneven(np.ndarray[Any, Any]):
+            """Weights of a library in which every second row differs."""
+
+            def __rmatmul__(self, rows: Any) -> Any:
+                made = rows @ np.asarray(self)
+                made[1::2] = np.nextafter(made[1::2], np.float32(np.inf))
+                return made
+
+        assert not rows_come_out_alike(np.ones((40, 8), np.float32).view(Uneven), most)
+
     def test_one_in_which_none_does_is_taken(self) -> None:
         class Even(np.ndarray[Any, Any]):
             """Weights of a library that adds from first to last."""

