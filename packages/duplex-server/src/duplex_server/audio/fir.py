@@ -156,9 +156,8 @@ class FirStream:
         sound[held:size] = samples
         rows = max(0, (size - found.window) // found.step_in + 1)
         for at in range(0, rows, found.most_rows):
-            end = max(
-                min(at + found.most_rows, rows), at + _LEAST_ROWS
-            )  # what may be one row too many is left out below
+            # One row too many, at the end, is left out of what is returned.
+            end = max(min(at + found.most_rows, rows), at + _LEAST_ROWS)
             windows = bench.rows[: end - at]
             windows[:] = bench.windows[at:end]
             np.dot(windows, found.weights, out=bench.out[at:end])
