@@ -202,6 +202,16 @@ def test_sound_that_is_given_twice_counts_by_its_last(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
+def test_the_mark_alone_is_sound_like_any_other(end: str) -> None:
+    field, decode, *_, others = ENDS[end]
+    start, mark = json.dumps(others)[:-1], base64.b64encode(sound._MARK).decode()
+    assert reads_as_msgspec_does(end, f'{start},"{field}":"{mark}"}}')[1][field] == sound._MARK
+    reads_as_msgspec_does(end, f'{start},"{field}":"{mark}","{field}":"AAAA"}}')
+    # The one message that is read another way: a client that does this gets its first sound.
+    assert getattr(decode(f'{start},"{field}":"AAAA","{field}":"{mark}"}}'), field) == bytes(3)
+
+
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("left", ["", ",", ',"event_id', ',"event_id":7', ',"event_id":7}'])
 def test_of_two_faults_the_first_is_told(end: str, left: str) -> None:
     """The sound's, also when the text ends too soon after it."""
