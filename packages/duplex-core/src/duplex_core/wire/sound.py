@@ -32,7 +32,7 @@ _LEAST_WRITTEN = 2048
 """Bytes of sound from which on it is so with writing."""
 
 _MARK = b"where the sound stood"
-"""What no message has for its sound. One that has its sound twice, this being the second, is read as if it had the first alone."""
+"""What no message has for its sound. One that has its sound twice, this being the second, is read as if it had the first."""
 _MARK_TEXT_UTF8 = base64.b64encode(_MARK)
 _MARK_TEXT = _MARK_TEXT_UTF8.decode()
 
