@@ -52,14 +52,14 @@ def test_what_a_voice_says_is_understood(
 @pytest.mark.parametrize(
     ("text", "heard"),
     [
-        ("It costs $3.50.", r"costs (\$3\.50|(three|3) dollars\b.{0,6}(fifty|50) cents)"),
+        ("The ticket costs $3.50 today.", r"costs (\$3\.50|(three|3) dollars,? (and )?(fifty|50) cents)"),
         ("About 20% of people agree.", r"about (twenty|20) ?(%|percent) of"),
     ],
 )
 def test_numbers_are_read_as_numbers(
     name: str, text: str, heard: str, voices: Voices, hear: Callable[[Pcm, int], str]
 ) -> None:
-    """Joe never says a sentence twice alike: these are understood each time (of 550 draws; ``Twenty is 20%.`` was not)."""
+    """Joe never says a sentence twice alike: these were understood in each of 456 and 559 draws, and others not always."""
     voice = voices(name)
     assert re.search(heard, hear(voice.synthesize(text), voice.sample_rate_hz).lower())
 
