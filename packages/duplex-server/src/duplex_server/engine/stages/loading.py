@@ -7,9 +7,13 @@ a factory on the event loop of the server: factories load weights.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import re
+from typing import Any, Final
 
 from duplex_core.stages import StageSpec
+
+_LACKING: Final = re.compile(r"(lib[^/\s:]+)\.so\.(\d+)[^/\s:]*: cannot open shared object file")
+"""What the dynamic loader says of a library that is not on the system."""
 
 
 class StageLoadError(RuntimeError):
@@ -28,7 +32,7 @@ def resolve(what: str, path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as exc:
-        raise StageLoadError(f"its {what} {path} cannot be imported: {exc}") from exc
+        raise StageLoadError(f"its {what} {path} cannot be imported: {exc}{_remedy(exc)}") from exc
 
 
 def make(spec: StageSpec, wanted: type) -> Any:
@@ -55,4 +59,15 @@ def make(spec: StageSpec, wanted: type) -> Any:
 
 def describe(failure: BaseException) -> str:
     """An exception in one line."""
-    return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
+    kind = type(failure).__name__
+    return f"{kind}: {failure}{_remedy(failure)}" if str(failure) else kind
+
+
+def _remedy(failure: BaseException) -> str:
+    """What to install where the dynamic loader found no library of the system's: the package that Debian's rules name it."""
+    found = _LACKING.search(str(failure)) if isinstance(failure, (ImportError, OSError)) else None
+    if found is None:
+        return ""
+    name, version = found.groups()
+    package = f"{name.lower().replace('_', '-')}{'-' if name[-1].isdigit() else ''}{version}"
+    return f"; install this library of the system's (on Debian and Ubuntu most likely: apt-get install {package})"
