@@ -143,7 +143,8 @@ def test_a_tensor_whose_bytes_do_not_fit_is_refused_where_it_arrives(payloads: P
         ("", "set payloads to the import path of a type"),
         ("nonsense", "must look like"),
         ("no_such_package:Type", "cannot be imported"),
-        ("threading:Lock", "cannot be sent"),
+        ("os:getcwd", "cannot be sent: TypeError"),
+        ("threading:Thread", "cannot be sent: it is no Struct"),
     ],
 )
 def test_a_type_that_does_not_do_is_named(path: str, match: str) -> None:

@@ -27,8 +27,10 @@ from model_cascade.parts.speech_text import pieces, speakable
 from model_cascade.parts.voices import Pcm, paced
 
 with warnings.catch_warnings():
-    # A dependency of gruut calls datetime.utcnow() when it is imported, which Python 3.12 deprecates.
+    # What gruut imports calls datetime.utcnow(), which Python 3.12 deprecates, and has escapes in its texts that are none, of which
+    # Python warns as it compiles them: of a deprecation up to 3.11, of wrong syntax since.
     warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore", SyntaxWarning)
     from gruut.lang import get_settings
     from gruut.text_processor import TextProcessor
     from gruut.utils import remove_non_word_chars

@@ -44,8 +44,14 @@ class Payloads:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_refuse)
         try:
             self._decoder = msgspec.msgpack.Decoder(kind | None, ext_hook=self._buffer)
+            known = not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
         except TypeError as exc:
             raise StageLoadError(f"its payloads type {spec.payloads} cannot be sent: {describe(exc)}") from exc
+        if not known:
+            raise StageLoadError(
+                f"its payloads type {spec.payloads} cannot be sent: it is no Struct, no dataclass and no type of JSON's; "
+                "make it a msgspec.Struct"
+            )
 
     def encode(self, payload: Any, buffers: list[Buffer]) -> msgspec.Raw:
         """The encoding of ``payload``, which may be ``None``; the bytes of its tensors are added to ``buffers``.
