@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +66,14 @@ def test_numbers_are_read_as_numbers(
     """Joe never says a sentence twice alike: these were understood in each of 456 and 559 draws, and others not always."""
     voice = voices(name)
     assert re.search(heard, hear(voice.synthesize(text), voice.sample_rate_hz).lower())
+
+
+def test_joe_loads_where_warnings_are_errors_and_nothing_was_compiled_before(tmp_path: Path) -> None:
+    """What Python warns of as it compiles a dependency it says once, so only to who comes first."""
+    command = [sys.executable, "-W", "error", "-c", "import model_cascade.parts.joe_voice"]
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["joe", "nano"])

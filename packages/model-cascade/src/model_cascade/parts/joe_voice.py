@@ -27,7 +27,7 @@ from model_cascade.parts.speech_text import pieces, speakable
 from model_cascade.parts.voices import Pcm, paced
 
 with warnings.catch_warnings():
-    # What gruut imports calls datetime.utcnow(), which Python 3.12 deprecates, and texts with escapes that are none. Of these
+    # What gruut imports calls datetime.utcnow(), which Python 3.12 deprecates, and holds escapes that are none. Of these
     # Python warns when it compiles them: of a deprecation up to 3.11, of wrong syntax since.
     warnings.simplefilter("ignore", DeprecationWarning)
     warnings.simplefilter("ignore", SyntaxWarning)
